@@ -23,6 +23,7 @@
 //! | [`harness`] | raw MCP lines over a child's stdio |
 //! | [`http_fixture`] | an MCP server over HTTP that records its requests |
 //! | [`http`] | a minimal HTTP server whose responses the caller supplies |
+//! | [`installed_programs`] | both programs in one directory, as users install them |
 //! | [`run_user`] | `cofferdam run` with a home and a project of its own |
 //! | [`markdown`] | blocks, spans and tables of the project's documents |
 //! | [`openbao`] | a real OpenBao server |
@@ -64,6 +65,7 @@ pub mod fuse_directory;
 pub mod harness;
 pub mod http;
 pub mod http_fixture;
+pub mod installed_programs;
 pub mod markdown;
 pub mod openbao;
 pub mod other_user;

@@ -6,7 +6,9 @@ The environment names the sidecar and the platform; `tests/tests/sdk` sets it. P
 """
 
 import asyncio
+import contextlib
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -46,6 +48,17 @@ def until(condition):
     while not condition():
         assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def platform_held():
+    """While the block runs, the control API of E2B does not respond, so no sandbox becomes attached."""
+    hold = pathlib.Path(os.environ["HOLD_FILE"])
+    hold.touch()
+    try:
+        yield
+    finally:
+        hold.unlink()
 
 
 def assert_nothing_attached(client):
@@ -109,12 +122,14 @@ def e2b_async():
         assert await client.attachments() == (), "when the cancelled block has ended, so has the attachment"
 
         begun.clear()
-        task = asyncio.create_task(cancelled())
-        while not await client.attachments():
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert not begun.is_set(), "the block began although it was cancelled before"
+        with platform_held():
+            task = asyncio.create_task(cancelled())
+            async with asyncio.timeout(30):
+                while not await client.attachments():
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert not begun.is_set(), "the block began although it was cancelled before"
         async with asyncio.timeout(30):
             while await client.attachments():
                 await asyncio.sleep(0.05)
@@ -160,14 +175,15 @@ def refusals():
     sandbox = e2b.Sandbox.create()
     grant = raised((ApiError, AttachmentError), cofferdam_sdk.attach(sandbox, grant="nowhere").__enter__)
     assert "nowhere" in str(grant), grant
-    raised(NotFoundError, lambda: client.kill("nobody"))
+    raised(NotFoundError, lambda: client.kill("unknown"))
     raised(NotFoundError, lambda: client.end_attachment("a/../b"))
     sandbox.pause()
     paused = raised(AttachmentError, cofferdam_sdk.attach(sandbox, grant="dev").__enter__)
     assert paused.cause == "suspended" and "resume=True" in str(paused), paused
     with cofferdam_sdk.attach(sandbox, grant="dev", resume=True) as attached:
         assert attached.is_attached
-    late = raised(DeadlineError, cofferdam_sdk.attach(sandbox, grant="dev", timeout=0.001).__enter__)
+    with platform_held():
+        late = raised(DeadlineError, cofferdam_sdk.attach(sandbox, grant="dev", timeout=0.001).__enter__)
     assert "0.001 s" in str(late), late
     until(lambda: client.attachments() == ())
     raised(RuntimeError, lambda: cofferdam_sdk.attach(sandbox, grant="dev").__exit__(None, None, None) or next(iter(client.watch())))

@@ -156,7 +156,7 @@ function isAttached(status: AttachmentStatus): boolean {
     case "refused":
       throw new AttachmentError(`${failed}: ${status.why}`, "refused");
     case "suspended":
-      throw new AttachmentError(`${failed}: it is paused or stopped; start it, or attach with resume: true`, "suspended");
+      throw new AttachmentError(`${failed}: ${status.why ?? "it is suspended"}; start it, or attach with resume: true`, "suspended");
     default:
       return false;
   }

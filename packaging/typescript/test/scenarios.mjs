@@ -5,6 +5,7 @@
 // The environment names the sidecar, the platform, and the modules: COFFERDAM_SDK, E2B_MODULE and DAYTONA_MODULE. Prints `done` at the end.
 
 import assert from "node:assert/strict";
+import { rm, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
 
@@ -47,7 +48,8 @@ const scenarios = {
     assert.deepEqual((await client.sessions()).sessions, []);
     assert.deepEqual(await client.enrolments(), []);
 
-    // The signal is aborted before the sandbox is attached.
+    // The signal is aborted before the sandbox is attached: until then the control API of E2B does not respond.
+    await writeFile(process.env.HOLD_FILE, "");
     const controller = new AbortController();
     const attaching = attach(sandbox.sandboxId, { platform: "e2b", grant: "dev", signal: controller.signal });
     await until(async () => (await client.attachments()).length === 1);
@@ -56,6 +58,7 @@ const scenarios = {
     await until(async () => (await client.attachments()).length === 0);
     const late = await raised(DeadlineError, () => attach(sandbox, { grant: "dev", timeoutMs: 1 }));
     assert(late.message.includes("0.001 s"), late.message);
+    await rm(process.env.HOLD_FILE);
   },
 
   async daytona() {
@@ -76,7 +79,7 @@ const scenarios = {
     const client = new Client();
     const unknown = await raised(AttachmentError, () => attach("i0unknown", { platform: "e2b", grant: "dev" }));
     assert.equal(unknown.reason, "no-sandbox");
-    await raised(NotFoundError, () => client.kill("nobody"));
+    await raised(NotFoundError, () => client.kill("unknown"));
     await raised(NotFoundError, () => client.endAttachment("a/../b"));
     const sandbox = await Sandbox.create();
     await sandbox.pause();

@@ -4,13 +4,16 @@
 //! connection closes when its response, or the future that waits for it, is dropped. There is no deadline here, because a
 //! stream may last for days: the caller sets timeouts for its waits.
 
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, response};
 use http_body_util::BodyExt;
-use http_body_util::channel::{Channel, Sender as ChannelSender};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
@@ -20,12 +23,40 @@ use crate::one_shot::{OneShotError, collect, expected_length};
 /// Pieces that wait to be written. Few, so that a slow server slows down the sender.
 const QUEUED_PIECES: usize = 2;
 
-/// A request's body whose pieces come from a [`BodySender`]; it ends when that is dropped.
-pub type ChannelBody = Channel<Bytes>;
-pub type BodySender = ChannelSender<Bytes>;
+/// A request's body whose pieces come from a [`BodySender`]; it ends when that is dropped and all pieces were read. The
+/// `Channel` of `http-body-util` may lose the last piece if its sender is dropped at once.
+pub struct ChannelBody(mpsc::Receiver<Bytes>);
+
+/// Sends the pieces of a [`ChannelBody`].
+pub struct BodySender(mpsc::Sender<Bytes>);
+
+/// The request has ended, so that its body is not read any more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the request has ended")]
+pub struct RequestEnded;
 
 pub fn channel_body() -> (BodySender, ChannelBody) {
-    Channel::new(QUEUED_PIECES)
+    let (sender, receiver) = mpsc::channel(QUEUED_PIECES);
+    (BodySender(sender), ChannelBody(receiver))
+}
+
+impl BodySender {
+    /// Sends a piece once there is room for it.
+    pub async fn send_data(&self, piece: Bytes) -> Result<(), RequestEnded> {
+        self.0.send(piece).await.map_err(|_| RequestEnded)
+    }
+}
+
+impl Body for ChannelBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
 }
 
 /// A response whose body is read piece by piece. Dropping it closes the connection.

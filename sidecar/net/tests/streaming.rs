@@ -9,9 +9,10 @@ use cofferdam_net::{
     AddressPolicy, Dialer, Endpoint, OneShotError, StreamedResponse, Trust, channel_body, open_stream,
 };
 use http::Request;
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -19,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[tokio::test]
 async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
     let (listener, endpoint) = listen().await;
-    let (mut body, request_body) = channel_body();
+    let (body, request_body) = channel_body();
     let request = Request::post("/").header("host", "test").body(request_body).unwrap();
     let dialer = dialer();
     let client = async {
@@ -44,6 +45,20 @@ async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
     };
     let (pieces, ()) = timeout(TIMEOUT, async { tokio::join!(client, server) }).await.unwrap();
     assert_eq!(pieces.concat(), b"onetwo");
+}
+
+/// The piece and the end of the sender race with the task that reads the body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_piece_is_sent_if_the_sender_is_dropped_at_once() {
+    for _ in 0..20_000 {
+        let (sender, body) = channel_body();
+        let mut reading = JoinSet::new();
+        reading.spawn(body.collect());
+        sender.send_data(Bytes::from_static(b"last")).await.unwrap();
+        drop(sender);
+        let read = timeout(TIMEOUT, reading.join_next()).await.unwrap().unwrap();
+        assert_eq!(read.unwrap().unwrap().to_bytes(), "last");
+    }
 }
 
 #[tokio::test]

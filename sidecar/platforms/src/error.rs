@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Suspension;
+
 /// A failed request to a platform or a sandbox. The text names the action that failed, and never contains a token or a key.
 #[derive(Debug, thiserror::Error)]
 pub enum PlatformError {
@@ -11,9 +13,12 @@ pub enum PlatformError {
     /// There is no such sandbox, or it belongs to another account.
     #[error("{action}: the platform has no sandbox `{sandbox}` for this API key")]
     NoSandbox { action: &'static str, sandbox: String },
-    /// The sandbox is paused, stopped or archived, and resuming it was not requested.
-    #[error("{action}: the sandbox is suspended")]
-    Suspended { action: &'static str },
+    /// The platform knows the sandbox by another id. A sandbox has one id, so that two attachments of it are recognised.
+    #[error("{action}: the id of the sandbox `{given}` is `{id}`; attach it by that id")]
+    OtherId { action: &'static str, given: String, id: String },
+    /// Resuming the sandbox was not requested.
+    #[error("{action}: the sandbox is {suspension}")]
+    Suspended { action: &'static str, suspension: Suspension },
     /// A limit of the account is reached.
     #[error("{action}: the platform's limit is reached: {why}")]
     Quota { action: &'static str, why: String },

@@ -51,7 +51,7 @@ pub(crate) struct ScriptOutput {
     pub(crate) result: Result<(), String>,
 }
 
-/// The temporary files of a client in one sandbox that may exist now: see [`crate::temporary_files`].
+/// The temporary files and directories of a client in one sandbox that may exist now: see [`crate::temporary_files`].
 #[derive(Default)]
 pub(crate) struct TemporaryFiles(Mutex<BTreeSet<String>>);
 

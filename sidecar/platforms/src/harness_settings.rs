@@ -3,7 +3,7 @@
 //! What must stay true: nothing that the file contains is lost. The file is replaced only if it has not changed since it was
 //! read, with the same owner and mode; a file that cannot be changed safely is not changed, and the operator gets a warning
 //! with the entries to add; no upload stays beside it. The sandbox reports the home of its user, so the path below it is
-//! checked; the file's content is not trusted.
+//! checked; the file's content is not trusted. If the work fails, directories that it created are removed.
 
 use cofferdam_base::random;
 
@@ -43,9 +43,13 @@ const TOO_LARGE: &str = "it is larger than 512 KiB";
 /// How often the file is read and replaced at most, if it changes in between.
 const ATTEMPTS: u32 = 3;
 
-/// Prints what kind of file it is, and its digest. Parameters: the file, the maximum size.
+/// Prints what kind of file it is, and its digest; if there is no file, how many of its directories do not exist. Parameters: the
+/// file, the maximum size.
 const INSPECT: &str = r#"if [ -L "$1" ]; then echo link
-elif [ ! -e "$1" ]; then echo absent
+elif [ ! -e "$1" ]; then
+  missing=0 directory=${1%/*}
+  while [ -n "$directory" ] && [ ! -e "$directory" ]; do missing=$((missing + 1)) directory=${directory%/*}; done
+  echo "absent $missing"
 elif [ ! -f "$1" ]; then echo other
 elif [ ! -r "$1" ] || [ ! -w "$1" ]; then echo protected
 elif [ "$(wc -c < "$1")" -gt "$2" ]; then echo large
@@ -72,7 +76,10 @@ exit $code
 
 /// What was found at the path of the file.
 enum FoundFile {
-    Absent,
+    Absent {
+        /// How many of the innermost directories of its path do not exist.
+        missing_directories: usize,
+    },
     /// With its digest, as `sha256sum` prints it.
     File(String),
     /// With the reason.
@@ -127,8 +134,12 @@ async fn add_entries(
         return Ok(Some("its path is not an absolute path of ordinary characters".to_owned()));
     }
     for _ in 0..ATTEMPTS {
+        let mut new_directories = Vec::new();
         let (existing, expected) = match inspect_file(guest, path).await? {
-            FoundFile::Absent => (None, "absent".to_owned()),
+            FoundFile::Absent { missing_directories } => {
+                new_directories = innermost_directories(path, missing_directories);
+                (None, "absent".to_owned())
+            }
             FoundFile::File(digest) => {
                 let bytes = guest.download(ACTION, path).await?;
                 // The size that the script reported is the sandbox's word.
@@ -144,7 +155,7 @@ async fn add_entries(
         };
         let merged = settings.merge(existing.as_deref(), shim);
         let Some(text) = merged.text else { return Ok(merged.not_added) };
-        match replace_file(guest, path, text, &expected).await? {
+        match replace_file(guest, path, text, &expected, &new_directories).await? {
             ReplaceResult::Replaced => return Ok(merged.not_added),
             ReplaceResult::Changed => {}
         }
@@ -156,7 +167,9 @@ async fn inspect_file(guest: &impl Guest, path: &str) -> Result<FoundFile, Platf
     let output = guest.run(ACTION, INSPECT, &[path, &MAX_BYTES.to_string()]).await?.success(ACTION)?;
     let mut words = output.split_whitespace();
     Ok(match (words.next(), words.next()) {
-        (Some("absent"), _) => FoundFile::Absent,
+        (Some("absent"), missing) => FoundFile::Absent {
+            missing_directories: missing.and_then(|count| count.parse().ok()).unwrap_or_default(),
+        },
         (Some("file"), Some(digest)) => FoundFile::File(digest.to_owned()),
         (Some("file"), None) => {
             FoundFile::Unusable("the sandbox has no `sha256sum`, so a change could be lost")
@@ -173,15 +186,38 @@ async fn replace_file(
     path: &str,
     text: String,
     expected: &str,
+    new_directories: &[String],
 ) -> Result<ReplaceResult, PlatformError> {
     let upload = format!("{path}.cofferdam-{}", random::hex::<4>());
     let replace = async {
         guest.upload(ACTION, &upload, text.into(), &|_| {}).await?;
         guest.run(ACTION, REPLACE, &[&upload, path, expected]).await?.success(ACTION)
     };
-    let output = with_temporary_files(guest, &[&upload, &format!("{upload}.new")], replace).await?;
+    let copy = format!("{upload}.new");
+    let created = [&upload, &copy].into_iter().chain(new_directories).map(String::as_str);
+    let output = with_temporary_files(guest, &created.collect::<Vec<_>>(), replace).await?;
     match output.lines().any(|line| line == "stored") {
         true => Ok(ReplaceResult::Replaced),
         false => Ok(ReplaceResult::Changed),
+    }
+}
+
+/// The innermost directories of a file's path, each with a slash at its end. The count is the sandbox's word.
+fn innermost_directories(path: &str, count: usize) -> Vec<String> {
+    let directories =
+        path.rmatch_indices('/').map(|(end, _)| &path[..=end]).filter(|directory| *directory != "/");
+    directories.take(count).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directories_of_a_path_are_counted_from_the_innermost() {
+        let path = "/home/user/.config/opencode/opencode.json";
+        assert_eq!(innermost_directories(path, 0), Vec::<String>::new());
+        assert_eq!(innermost_directories(path, 2), ["/home/user/.config/opencode/", "/home/user/.config/"]);
+        assert_eq!(innermost_directories(path, usize::MAX).last().unwrap(), "/home/");
     }
 }

@@ -43,9 +43,9 @@ exit 0
 
 /// Checks an upload and renames it to its final name. Parameters: the upload, the final name, the digest, the size.
 const STORE: &str = r#"set -e
-if [ "$(wc -c < "$1")" -ne "$4" ]; then echo "the upload is not complete" >&2; exit 1; fi
+if [ "$(wc -c < "$1")" -ne "$4" ]; then echo "the upload is not complete; free space on the disk of the sandbox, then run the command again" >&2; exit 1; fi
 if command -v sha256sum > /dev/null; then
-  if [ "$(sha256sum < "$1")" != "$3  -" ]; then echo "the upload arrived with other bytes" >&2; exit 1; fi
+  if [ "$(sha256sum < "$1")" != "$3  -" ]; then echo "the upload arrived with other bytes; run the command again" >&2; exit 1; fi
 fi
 chmod 0755 "$1"
 mv -f "$1" "$2"

@@ -16,6 +16,7 @@
 //! | `hub` | the shim to upload, and how its hub is started |
 //! | `install` | installs the shim in a sandbox |
 //! | `multipart` | uploads one file as `multipart/form-data` |
+//! | `platform_address` | the address of a platform, and whether two tables of the configuration lead to the same one |
 //! | `prepared` | a sandbox that connects to the sidecar by itself |
 //! | `redactor` | removes the secrets of a client from texts of the platform |
 //! | `rest` | requests to a platform's HTTP services, and the errors for refused requests |
@@ -34,6 +35,7 @@ mod harness_settings;
 mod hub;
 mod install;
 mod multipart;
+mod platform_address;
 mod prepared;
 mod redactor;
 mod rest;
@@ -76,8 +78,19 @@ pub struct ApiKey(HeaderValue);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SandboxState {
     Running,
-    /// Paused, stopped or archived: it exists and can be resumed.
-    Suspended,
+    /// It exists and can be resumed.
+    Suspended(Suspension),
+}
+
+/// In which way a sandbox is suspended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Suspension {
+    /// Its files are in an archive, from which the platform restores them when the sandbox is started.
+    Archived,
+    /// Its processes go on when it is resumed.
+    Paused,
+    /// Its processes have ended.
+    Stopped,
 }
 
 /// What to do with a suspended sandbox.
@@ -122,6 +135,16 @@ impl ApiKey {
 
     pub(crate) fn header(&self) -> HeaderValue {
         self.0.clone()
+    }
+}
+
+impl std::fmt::Display for Suspension {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Archived => "archived",
+            Self::Paused => "paused",
+            Self::Stopped => "stopped",
+        })
     }
 }
 

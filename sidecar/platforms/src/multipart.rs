@@ -39,7 +39,7 @@ impl Service {
             .request(Method::POST, path)
             .header(CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}"))
             .header(CONTENT_LENGTH, head.len() + content.len() + tail.len());
-        let (mut body, response) = self.stream(action, builder);
+        let (body, response) = self.stream(action, builder);
         let feed = async move {
             // If a send fails, the connection is closed, and the error is in the response.
             let total = content.len();

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::PlatformError;
+use crate::redactor::Redactor;
+
 /// Letters, digits, `-` and `_`: safe as one segment of a URL's path and as a part of a host name.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct SandboxId(String);
@@ -29,6 +32,23 @@ impl FromStr for SandboxId {
 impl SandboxId {
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Compares this id with the one that the platform reports for the sandbox: some platforms also find a sandbox by its name
+    /// or by a longer form of its id.
+    pub(crate) fn check_reported(
+        &self,
+        action: &'static str,
+        reported: Option<&str>,
+        redactor: &Redactor,
+    ) -> Result<(), PlatformError> {
+        match reported.filter(|reported| *reported != self.0) {
+            None => Ok(()),
+            Some(other) => {
+                let id = redactor.printable(other);
+                Err(PlatformError::OtherId { action, given: self.0.clone(), id })
+            }
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Removes files that a client puts into a sandbox for a short time: uploads that are renamed once they are complete, and
-//! enrolment strings.
+//! enrolment strings; and directories that it creates for such files, if the work fails and they are empty.
 //!
 //! What must stay true: a file is registered before it is created, and forgotten only when it is gone. So a client that was
 //! stopped at any step can remove what is left.
 
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,14 +17,26 @@ const ACTION: &str = "remove temporary files from the sandbox";
 /// How long removing the files of failed work may take before the failure is reported.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Removes the files twice, because the platform may still write what it received of an interrupted upload after the first
-/// time. Parameters: the files.
-const REMOVE: &str = r#"rm -f "$@"
+/// time. Parameters: the files and directories, in the order in which they are removed. A directory ends with a slash, and is
+/// removed only if it is empty.
+const REMOVE: &str = r#"remove() {
+  removed=0
+  for path in "$@"; do
+    case "$path" in
+      */) rmdir "$path" 2>/dev/null || true ;;
+      *) rm -f "$path" || removed=1 ;;
+    esac
+  done
+  return $removed
+}
+remove "$@"
 sleep 1
-rm -f "$@"
+remove "$@"
 "#;
 
 /// Does `work`, which creates these files and after which they are gone. If the work fails, the files are removed; if this
-/// future is dropped, they stay registered for [`LastSandbox::clean_up`].
+/// future is dropped, they stay registered for [`LastSandbox::clean_up`]. A path with a slash at its end is a directory that the
+/// work creates and needs: if the work fails, the directory is removed unless it has other files.
 pub(crate) async fn with_temporary_files<T>(
     guest: &impl Guest,
     paths: &[&str],
@@ -73,8 +86,8 @@ impl<G: Guest> LastSandbox<G> {
                 SandboxState::Running => {
                     remove(&*guest, &files.iter().map(String::as_str).collect::<Vec<_>>()).await
                 }
-                SandboxState::Suspended => {
-                    Err(PlatformError::Suspended { action: "clean up in the sandbox" })
+                SandboxState::Suspended(suspension) => {
+                    Err(PlatformError::Suspended { action: "clean up in the sandbox", suspension })
                 }
             }
         };
@@ -89,7 +102,10 @@ impl<G: Guest> LastSandbox<G> {
 }
 
 async fn remove(guest: &impl Guest, paths: &[&str]) -> Result<(), PlatformError> {
-    guest.run(ACTION, REMOVE, paths).await?.success(ACTION)?;
+    let mut ordered = paths.to_vec();
+    // First the files, then the directories, and of these the innermost first.
+    ordered.sort_by_key(|path| (path.ends_with('/'), Reverse(path.len())));
+    guest.run(ACTION, REMOVE, &ordered).await?.success(ACTION)?;
     guest.temporary_files().forget(paths);
     Ok(())
 }

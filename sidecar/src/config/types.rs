@@ -108,6 +108,16 @@ pub struct Platform {
     pub shim: Option<PathBuf>,
 }
 
+/// The tables `[platforms.NAME]`.
+pub(crate) type Platforms = BTreeMap<Name, Arc<Platform>>;
+
+/// Whether two tables lead to the same platform, so that an id names the same sandbox in both. A table that does not exist now
+/// is the same as itself only.
+pub(crate) fn is_same_platform(platforms: &Platforms, one: &Name, other: &Name) -> bool {
+    let settings = |name: &Name| platforms.get(name).map(|platform| &platform.settings);
+    one == other || settings(one).zip(settings(other)).is_some_and(|(one, other)| one.is_same_platform(other))
+}
+
 /// A sandbox that the sidecar attaches by itself. Its name is the key of its table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Attachment {

@@ -18,12 +18,18 @@ pub(super) fn handle(platform: &Platform, request: &Request) -> Response {
     let (Some("sandbox"), Some(id)) = (segments.get(1).copied(), segments.get(2).copied()) else {
         return Response::error(404, "Not Found");
     };
-    let is_known = id == platform.sandbox_id && platform.lock().lifecycle != Lifecycle::Deleted;
+    // Daytona finds a sandbox by its id or its name.
+    let is_sandbox = [&platform.sandbox_id, &platform.sandbox_name()].map(String::as_str).contains(&id);
+    let is_known = is_sandbox && platform.lock().lifecycle != Lifecycle::Deleted;
     if key != API_KEY || !is_known {
         return Response::error(404, &format!("Sandbox with ID or name {id} not found"));
     }
     match (request.method.as_str(), &segments[3..]) {
-        ("GET", []) => Response::json(200, &sandbox(platform)),
+        ("GET", []) => {
+            let found = sandbox(platform);
+            platform.count_state_query();
+            Response::json(200, &found)
+        }
         ("POST", ["start"]) => {
             platform.start_sandbox();
             Response::json(200, &sandbox(platform))
@@ -96,12 +102,13 @@ fn sandbox(platform: &Platform) -> Value {
         Lifecycle::Started => ("started", "started"),
         Lifecycle::Stopped => ("stopped", "stopped"),
         Lifecycle::Archived => ("archived", "archived"),
+        Lifecycle::Restoring(_) => ("restoring", "started"),
         Lifecycle::Deleted => ("destroyed", "destroyed"),
     };
     json!({
         "id": platform.sandbox_id,
         "organizationId": "organisation-1",
-        "name": platform.sandbox_id,
+        "name": platform.sandbox_name(),
         "user": "daytona",
         "env": {},
         "labels": {},

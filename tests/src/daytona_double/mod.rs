@@ -76,6 +76,8 @@ pub enum Fault {
     LateWrite(mpsc::Sender<()>),
     /// The sandbox stops when this many bytes of the request's body have arrived.
     StopAfter(usize),
+    /// Of the request's body only this many bytes are stored, and success is reported.
+    StorePart(usize),
 }
 
 /// The state of the sandbox, in Daytona's words.
@@ -84,8 +86,13 @@ enum Lifecycle {
     Started,
     Stopped,
     Archived,
+    /// Being started from the archive: after this many further queries of its state it is started.
+    Restoring(u32),
     Deleted,
 }
+
+/// How often the state of an archived sandbox is reported as `restoring` after the request to start it.
+const RESTORING_QUERIES: u32 = 2;
 
 /// Which account the SSH gateway has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -176,6 +183,11 @@ impl DaytonaDouble {
 
     pub fn sandbox_id(&self) -> &str {
         &self.platform.sandbox_id
+    }
+
+    /// The sandbox's name, by which the control API finds it too.
+    pub fn sandbox_name(&self) -> String {
+        self.platform.sandbox_name()
     }
 
     pub fn api_url(&self) -> String {
@@ -348,6 +360,12 @@ impl Platform {
             }
             Fault::Silence => request.wait_for_disconnect(),
             Fault::StopAfter(bytes) => self.end_during_upload(request, bytes, Lifecycle::Stopped),
+            Fault::StorePart(bytes) => {
+                request.read_body(usize::MAX);
+                request.body.truncate(bytes);
+                toolbox::write_partial_upload(self, &request);
+                request.respond(&wire::Response::json(200, &serde_json::json!({ "files": [] })));
+            }
         }
     }
 
@@ -357,17 +375,23 @@ impl Platform {
         self.stop_sandbox(lifecycle);
     }
 
+    /// Starts the sandbox, or begins to restore it if it is archived.
     fn start_sandbox(&self) {
         let mut state = self.lock();
-        if state.lifecycle == Lifecycle::Started {
-            return;
+        match state.lifecycle {
+            Lifecycle::Started | Lifecycle::Restoring(1..) => return,
+            Lifecycle::Archived => {
+                state.lifecycle = Lifecycle::Restoring(RESTORING_QUERIES);
+                return;
+            }
+            Lifecycle::Deleted | Lifecycle::Restoring(0) | Lifecycle::Stopped => {}
         }
         state.guest = Some(Arc::new(Guest::start(&self.bubblewrap, self.root.path())));
         state.preview_token = random("preview");
         state.lifecycle = Lifecycle::Started;
     }
 
-    /// Stops the sandbox: its files stay, its processes, sessions and connections do not.
+    /// Stops the sandbox: its files stay unless it is deleted; its processes, sessions and connections do not.
     fn stop_sandbox(&self, lifecycle: Lifecycle) {
         let mut state = self.lock();
         state.lifecycle = lifecycle;
@@ -376,6 +400,27 @@ impl Platform {
         if let Some(guest) = state.guest.take() {
             guest.end();
         }
+        if lifecycle == Lifecycle::Deleted {
+            for entry in std::fs::read_dir(self.root.path()).into_iter().flatten().flatten() {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Counts a query of the state, while which a sandbox is restored from the archive.
+    fn count_state_query(&self) {
+        let mut state = self.lock();
+        let Lifecycle::Restoring(queries) = &mut state.lifecycle else { return };
+        *queries = queries.saturating_sub(1);
+        let is_restored = *queries == 0;
+        drop(state);
+        if is_restored {
+            self.start_sandbox();
+        }
+    }
+
+    fn sandbox_name(&self) -> String {
+        format!("name-of-{}", self.sandbox_id)
     }
 
     fn guest(&self) -> Option<Arc<Guest>> {

@@ -1,6 +1,7 @@
 //! The faults that a test can inject.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -48,7 +49,11 @@ pub(super) struct Faults {
     cuts: Mutex<Option<CutEvery>>,
     /// Of streams and processes whose request has no time limit of its own.
     time_limit: Mutex<Option<Duration>>,
+    /// While this file exists, the control API does not respond.
+    hold_file: Mutex<Option<PathBuf>>,
 }
+
+const HOLD_POLL: Duration = Duration::from_millis(20);
 
 struct PlannedFault {
     side: Side,
@@ -69,6 +74,18 @@ impl Faults {
     pub(super) fn plan_after(&self, side: Side, requests: usize, fault: Fault) {
         let plan = PlannedFault { side, path: String::new(), fault, skipped: requests, remaining: 1 };
         lock(&self.planned).push(plan);
+    }
+
+    pub(super) fn hold_while_exists(&self, file: &Path) {
+        *lock(&self.hold_file) = Some(file.to_owned());
+    }
+
+    /// Waits until a request to this side may be answered.
+    pub(super) async fn await_release(&self, side: Side) {
+        let file = lock(&self.hold_file).clone().filter(|_| side == Side::Control);
+        while file.as_ref().is_some_and(|file| file.exists()) {
+            sleep(HOLD_POLL).await;
+        }
     }
 
     pub(super) fn clear(&self) {

@@ -45,7 +45,7 @@ pub(super) async fn handle(
     let mut stored = Vec::new();
     for (path, content) in files {
         let path = Sandbox::resolve(user, &path);
-        if let Err(failure) = store(sandbox.root(), &path, &content) {
+        if let Err(failure) = store(sandbox.root(), &path, sandbox.stored_part(&content)) {
             return Ok(error(500, &format!("error opening file: {failure}")));
         }
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());

@@ -31,7 +31,7 @@ mod process;
 mod sandbox;
 mod server;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,11 +176,23 @@ impl E2bDouble {
         self.sandbox(id).die_during_upload(bytes);
     }
 
+    /// The sandbox stores at most this many bytes of each uploaded file, and reports success, as with a full disk that is noticed
+    /// late.
+    #[track_caller]
+    pub fn truncate_uploads(&self, id: &str, bytes: usize) {
+        self.sandbox(id).truncate_uploads(bytes);
+    }
+
     /// From now on `sandbox_url` leads straight to this sandbox's `envd`, as if it ran without E2B: requests need no sandbox id
     /// and no token.
     #[track_caller]
     pub fn serve_alone(&self, id: &str) {
         self.shared.serve_alone(&self.sandbox(id));
+    }
+
+    /// While this file exists, the control API does not respond. So a test's script in another process decides when it does.
+    pub fn hold_while_exists(&self, file: &Path) {
+        self.shared.faults.hold_while_exists(file);
     }
 
     /// Injects this fault into the next `times` requests whose path or query contains `path`.

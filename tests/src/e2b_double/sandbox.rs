@@ -58,6 +58,8 @@ struct Inner {
     ended: BTreeMap<u32, Value>,
     /// The sandbox ends when an upload into it has this many bytes.
     dies_at_upload_size: Option<usize>,
+    /// Of an upload at most this many bytes are stored.
+    stored_upload_size: Option<usize>,
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -120,6 +122,7 @@ impl Sandbox {
             processes: BTreeMap::new(),
             ended: BTreeMap::new(),
             dies_at_upload_size: None,
+            stored_upload_size: None,
         };
         let sandbox = Self { id, account, user, directory, inner: Mutex::new(inner) };
         sandbox.init();
@@ -226,6 +229,16 @@ impl Sandbox {
 
     pub(super) fn die_during_upload(&self, bytes: usize) {
         lock(&self.inner).dies_at_upload_size = Some(bytes);
+    }
+
+    pub(super) fn truncate_uploads(&self, bytes: usize) {
+        lock(&self.inner).stored_upload_size = Some(bytes);
+    }
+
+    /// The part of an uploaded file that is stored.
+    pub(super) fn stored_part<'content>(&self, content: &'content [u8]) -> &'content [u8] {
+        let size = lock(&self.inner).stored_upload_size.unwrap_or(content.len());
+        &content[..size.min(content.len())]
     }
 
     pub(super) fn dies_at_upload_size(&self) -> Option<usize> {

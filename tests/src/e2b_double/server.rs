@@ -145,6 +145,7 @@ async fn serve(shared: Arc<Shared>, side: Side, connection: TcpStream) {
 
 async fn handle(shared: Arc<Shared>, side: Side, request: Request<Incoming>) -> HandlerResult {
     shared.record(side, &request);
+    shared.faults.await_release(side).await;
     if let Some(fault) = shared.faults.take(side, &request.uri().to_string()) {
         return fault.response().await;
     }

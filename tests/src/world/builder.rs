@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Layout, World};
@@ -26,6 +26,8 @@ pub struct Builder {
     pub(super) capture: Capture,
     pub(super) state: StateDirectory,
     rights: Rights,
+    /// The sidecar's program; `None`: the built one.
+    pub(super) program: Option<PathBuf>,
 }
 
 /// Whether shims connect through a proxy that records what they receive.
@@ -74,7 +76,14 @@ impl Builder {
             capture: Capture::Nothing,
             state: StateDirectory::Ordinary,
             rights: Rights::AsTheTest,
+            program: None,
         }
+    }
+
+    /// The sidecar and the commands of the world are this program instead of the built one.
+    pub fn program(mut self, program: PathBuf) -> Self {
+        self.program = Some(program);
+        self
     }
 
     pub fn server(mut self, name: &str, server: Server) -> Self {

@@ -284,7 +284,7 @@ impl World {
     /// Starts the sidecar and does not wait for it.
     #[track_caller]
     pub fn launch(&mut self) {
-        let program = built("COFFERDAM_BIN", "cofferdam");
+        let program = self.program();
         let mut command = self.builder.launcher(&program, &self.layout);
         command.args(["serve", "-c"]).arg(&self.layout.config);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -347,7 +347,12 @@ impl World {
 
     /// A `cofferdam` command with this world's environment, for a test that does not wait for its end.
     pub fn cofferdam_command(&self) -> Command {
-        self.command_of(&built("COFFERDAM_BIN", "cofferdam"))
+        self.command_of(&self.program())
+    }
+
+    #[track_caller]
+    fn program(&self) -> PathBuf {
+        self.builder.program.clone().unwrap_or_else(|| built("COFFERDAM_BIN", "cofferdam"))
     }
 
     /// This program in the environment of the world.

@@ -9,6 +9,7 @@ use cofferdam_tests::e2b_double::{Fault, OTHER_API_KEY, Side};
 use cofferdam_tests::process::{command, output_of, peak_memory_kib};
 
 use super::on_daytona::DaytonaSetup;
+use super::platform_setup::DoubleSetup;
 use super::*;
 
 /// A command gives up when the platform was unavailable for 30 s; the last of its requests may take 20 s more.
@@ -31,57 +32,7 @@ struct BadInput<S> {
     says: [&'static str; 3],
 }
 
-/// A platform and a sidecar, as a case needs them.
-trait PlatformSetup: Sized {
-    fn with_key(api_key: &str) -> Option<Self>;
-
-    fn world(&mut self) -> &mut World;
-
-    /// The arguments of `attach` for this sandbox, or for the platform's own.
-    fn arguments(&self, sandbox: Option<&str>) -> Vec<String>;
-
-    /// Whether a hub runs in the sandbox.
-    fn has_hub(&self) -> bool;
-}
-
-impl PlatformSetup for E2bSetup {
-    fn with_key(api_key: &str) -> Option<Self> {
-        Self::with(|builder, _| builder.secret_file("e2b-key", api_key))
-    }
-
-    fn world(&mut self) -> &mut World {
-        &mut self.world
-    }
-
-    fn arguments(&self, sandbox: Option<&str>) -> Vec<String> {
-        ["e2b", sandbox.unwrap_or(&self.sandbox), "--grant", "dev"].map(String::from).to_vec()
-    }
-
-    fn has_hub(&self) -> bool {
-        self.platform.exists(&self.sandbox) && !self.platform.processes(&self.sandbox).is_empty()
-    }
-}
-
-impl PlatformSetup for DaytonaSetup {
-    fn with_key(api_key: &str) -> Option<Self> {
-        Self::with(|builder, _| builder.secret_file("daytona-key", api_key))
-    }
-
-    fn world(&mut self) -> &mut World {
-        &mut self.world
-    }
-
-    fn arguments(&self, sandbox: Option<&str>) -> Vec<String> {
-        let sandbox = sandbox.unwrap_or(self.platform.sandbox_id());
-        ["daytona", sandbox, "--grant", "dev"].map(String::from).to_vec()
-    }
-
-    fn has_hub(&self) -> bool {
-        self.has_hub()
-    }
-}
-
-impl<S: PlatformSetup> BadInput<S> {
+impl<S: DoubleSetup> BadInput<S> {
     fn check(&self) {
         let case = self.case;
         let Some(mut setup) = S::with_key(self.api_key) else { return };
@@ -99,6 +50,8 @@ impl<S: PlatformSetup> BadInput<S> {
             assert!(last.contains(part), "{case}: `{part}` is not in the last line of:\n{printed}");
         }
         wait_until(&format!("{case}: the hub has ended"), || !setup.has_hub());
+        // No part of an upload, no file beside a harness's settings, no enrolment string.
+        wait_until(&format!("{case}: no temporary file is left"), || setup.files_left().is_empty());
         let world = setup.world();
         for list in [&["attach", "list", "--json"][..], &["enrolments", "--json"]] {
             wait_until(&format!("{case}: {list:?} is empty"), || world.cofferdam_text(list).trim() == "[]");
@@ -113,7 +66,7 @@ impl<S: PlatformSetup> BadInput<S> {
 }
 
 /// Runs the cases at the same time, because some wait until the command gives up.
-fn check_all<S: PlatformSetup>(cases: &[BadInput<S>]) {
+fn check_all<S: DoubleSetup>(cases: &[BadInput<S>]) {
     std::thread::scope(|scope| {
         for case in cases {
             scope.spawn(|| case.check());
@@ -218,6 +171,12 @@ fn bad_input_to_attach_e2b_has_its_exit_code_and_next_step_and_leaves_nothing() 
             [FIND_ON_E2B, "1048576 bytes", CHECK_ADDRESS],
         ),
         e2b(
+            "an upload of which the sandbox stores a part",
+            |setup, _| setup.platform.truncate_uploads(&setup.sandbox, 100_000),
+            69,
+            ["upload the shim", "the upload is not complete", "free space on the disk of the sandbox"],
+        ),
+        e2b(
             "a sandbox that dies during the upload",
             |setup, _| setup.platform.die_during_upload(&setup.sandbox, 100_000),
             66,
@@ -318,6 +277,12 @@ fn bad_input_to_attach_daytona_has_its_exit_code_and_next_step_and_leaves_nothin
             |setup, _| fail_control(setup, DaytonaFault::Gigabyte { announced: false }),
             69,
             [FIND_AT_DAYTONA, "1048576 bytes", CHECK_ADDRESS],
+        ),
+        daytona(
+            "an upload of which the sandbox stores a part",
+            |setup, _| setup.platform.fail_always("/bulk-upload", DaytonaFault::StorePart(300_000)),
+            69,
+            ["upload the shim", "the upload is not complete", "free space on the disk of the sandbox"],
         ),
         daytona(
             "a sandbox that dies during the upload",

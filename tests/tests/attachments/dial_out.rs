@@ -64,6 +64,7 @@ fn kill_ends_the_attachment_of_a_sandbox_that_dials_out() {
     setup.world.cofferdam_text(&["kill", "box1"]);
     setup.assert_nothing_left_by(deadline);
     assert_eq!(attach.wait().code(), Some(69), "{}", attach.printed());
+    assert!(attach.printed().contains("it was ended by an operator"), "{}", attach.printed());
     let refused = shim.call("echo", json!({"text": "too late"}));
     assert!(refused.to_string().contains("session_ended"), "{refused}");
 }
@@ -182,6 +183,22 @@ fn attach_end_ends_the_enrolment_although_the_platform_does_not_respond_after_a_
     });
     let refused = shim.call("echo", json!({"text": "too late"}));
     assert!(refused.to_string().contains("session_ended"), "{refused}");
+}
+
+/// A sandbox that dials out is enrolled late, so an attachment can be ended before it has an enrolment.
+#[test]
+fn attach_end_before_the_enrolment_says_that_an_operator_ended_it() {
+    let Some(setup) = setup() else { return };
+    setup.platform.plan(Side::Control, "/sandboxes/", Fault::Silence, 100);
+    for (end, arguments) in [("attach end", &["attach", "end", "box1"][..]), ("kill", &["kill", "box1"])] {
+        let mut attach = setup.start_attach(&["--dial-out", "--name", "box1"]);
+        wait_until("the attachment is listed", || setup.list().len() == 1);
+        assert_eq!(setup.list()[0]["enrolment"], Value::Null);
+        setup.world.cofferdam_text(arguments);
+        assert_eq!(attach.wait().code(), Some(69), "{end}: {}", attach.printed());
+        assert!(attach.printed().contains("it was ended by an operator"), "{end}: {}", attach.printed());
+        setup.assert_nothing_left();
+    }
 }
 
 #[test]

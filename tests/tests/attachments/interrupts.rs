@@ -45,7 +45,11 @@ fn interrupt(
     reached
 }
 
-/// The files in a directory that `attach` creates for a short time: uploads, and enrolment strings.
+/// The directory of Codex's settings, which `--harness codex` creates.
+const SETTINGS_DIRECTORY: &str = ".codex";
+
+/// What `attach` creates in a directory for a short time: uploads and enrolment strings; and a directory that was created for the
+/// settings of a harness and is empty.
 pub(super) fn temporary_files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_owned()];
@@ -53,6 +57,10 @@ pub(super) fn temporary_files(directory: &Path) -> Vec<PathBuf> {
         for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let is_empty = std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none());
+                if is_empty && name == SETTINGS_DIRECTORY {
+                    found.push(path.clone());
+                }
                 directories.push(path);
             } else if name.contains(".cofferdam-")
                 || name.contains(".part-")

@@ -85,35 +85,6 @@ fn after_a_cut_a_restart_of_envd_and_an_outage_the_sandbox_is_attached_again_in_
 }
 
 #[test]
-fn the_deletion_of_an_attached_sandbox_ends_the_command_with_its_reason() {
-    let Some(setup) = E2bSetup::new() else { return };
-    let mut attach = setup.attach(&["--name", "box1"]);
-    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
-    setup.platform.delete(&setup.sandbox);
-    assert_eq!(attach.wait().code(), Some(66), "{}", attach.printed());
-    assert!(attach.printed().contains("was deleted"), "{}", attach.printed());
-    let servers = setup.world.fixture_processes("tools");
-    assert_within(GONE_WITHIN, "attachment, enrolment and servers are gone", || {
-        setup.list().is_empty()
-            && setup.world.cofferdam_text(&["enrolments", "--json"]).trim() == "[]"
-            && servers.iter().all(|id| !is_alive(*id))
-    });
-}
-
-#[test]
-fn a_paused_sandbox_is_woken_only_with_resume() {
-    let Some(setup) = E2bSetup::new() else { return };
-    setup.platform.pause(&setup.sandbox);
-    let waiting = setup.start_attach(&[]);
-    waiting.wait_until_output_has("the sandbox is suspended");
-    assert!(setup.platform.is_paused(&setup.sandbox));
-    waiting.stop();
-    assert_eq!(setup.list(), Vec::<Value>::new());
-    setup.attach(&["--resume"]).stop();
-    assert!(!setup.platform.is_paused(&setup.sandbox));
-}
-
-#[test]
 fn a_detached_attachment_survives_a_restart_until_it_is_ended() {
     let Some(mut setup) = E2bSetup::new() else { return };
     let mut attach = setup.attach(&["--name", "box 1", "--detach"]);
@@ -139,49 +110,6 @@ fn a_detached_attachment_survives_a_restart_until_it_is_ended() {
     assert_eq!(setup.list(), Vec::<Value>::new());
     let kept = std::fs::read_dir(setup.world.layout().state.join("attachments")).unwrap();
     assert_eq!(kept.count(), 0);
-}
-
-#[test]
-fn a_command_follows_its_attachment_through_a_restart_of_the_sidecar() {
-    let Some(mut setup) = E2bSetup::new() else { return };
-    let attach = setup.attach(&[]);
-    let mut shim = setup.shim();
-    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
-    setup.world.stop_sidecar();
-    setup.world.start_sidecar();
-    attach.wait_until_attached(2);
-    assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
-    attach.stop();
-}
-
-#[test]
-fn the_configuration_attaches_sandboxes_and_a_reload_adds_and_ends_them() {
-    let with_box1 = |builder: Builder, sandbox: &str| builder.line(&attach_line("box1", "e2b", sandbox));
-    let Some(mut setup) = E2bSetup::with(with_box1) else { return };
-    setup.wait_until_state("attached");
-    assert_eq!(setup.list()[0]["lifetime"], "configured");
-    assert_eq!(setup.shim().call_text("echo", json!({"text": "one"})), "one");
-    let second = setup.platform.create(SandboxUser::Usual);
-    let line = attach_line("box2", "e2b", &second);
-    setup.world.rewrite(|builder| builder.line(&line));
-    setup.world.cofferdam_text(&["reload"]);
-    wait_until("both are attached", || {
-        let list = setup.list();
-        list.len() == 2 && list.iter().all(|status| status["state"] == "attached")
-    });
-    // A killed attachment is not started again before the next reload.
-    let killed = setup.world.cofferdam_text(&["kill", "box2"]);
-    assert!(killed.contains("attachment box2: ended; the configuration attaches it again"), "{killed}");
-    wait_until("its hub has ended", || setup.platform.processes(&second).is_empty());
-    assert_eq!(setup.list()[1]["state"], "over");
-    setup.world.cofferdam_text(&["reload"]);
-    wait_until("it is attached again", || setup.list()[1]["state"] == "attached");
-    let only_second = builder(&setup.platform).line(&line);
-    setup.world.rewrite(|_| only_second);
-    setup.world.cofferdam_text(&["reload"]);
-    wait_until("the first one has ended", || setup.list().len() == 1);
-    assert_eq!(setup.list()[0]["name"], "box2");
-    wait_until("its hub has ended", || setup.platform.processes(&setup.sandbox).is_empty());
 }
 
 #[test]
@@ -244,4 +172,18 @@ fn a_killed_command_ends_its_attachment_and_the_next_command_resumes_the_links()
     let _again = setup.attach(&[]);
     assert_eq!(shim.call_text("echo", json!({"text": "two"})), "two");
     assert_eq!(setup.world.sessions().as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_outage_at_the_start_is_waited_for_and_retry_after_is_honoured() {
+    let Some(setup) = E2bSetup::new() else { return };
+    setup.platform.plan(Side::Control, "/sandboxes/", Fault::StatusRetryAfter(503, 2), 1);
+    // A limit on the rate of requests, unlike a quota.
+    setup.platform.plan(Side::Control, "/sandboxes/", Fault::StatusRetryAfter(429, 1), 1);
+    setup.platform.plan(Side::Control, "/sandboxes/", Fault::Cut, 1);
+    let attach = setup.start_attach(&[]);
+    attach.wait_until_output_has("retrying in 2 s");
+    attach.wait_until_attached(1);
+    attach.stop();
+    setup.assert_nothing_left();
 }

@@ -3,6 +3,7 @@
 mod anywhere;
 mod bad_input;
 mod calls;
+mod conflicts;
 mod dial_out;
 mod expiry;
 mod external;
@@ -11,8 +12,8 @@ mod interrupts;
 mod key_in_vault;
 mod life;
 mod on_daytona;
+mod platform_setup;
 mod progress;
-mod refusals;
 mod second_platform;
 mod tokens;
 

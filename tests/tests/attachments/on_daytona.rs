@@ -42,7 +42,7 @@ pub(super) fn builder(platform: &DaytonaDouble) -> Builder {
 impl DaytonaSetup {
     /// `None` if bubblewrap is missing, which is reported.
     #[track_caller]
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         Self::with(|builder, _| builder)
     }
 
@@ -76,7 +76,7 @@ impl DaytonaSetup {
 
     /// A harness in the sandbox.
     #[track_caller]
-    fn shim(&self) -> Harness {
+    pub(super) fn shim(&self) -> Harness {
         let socket = self.platform.root().join("run/cofferdam/relay/relay.sock");
         wait_until("the hub's socket is there", || socket.exists());
         connected(&format!("unix:{}", socket.display()), "tools")
@@ -145,6 +145,33 @@ fn a_daytona_sandbox_is_attached_by_preview_and_by_ssh_and_again_after_a_stop() 
         setup.assert_gone();
         setup.world.assert_secret_not_leaked(API_KEY);
     }
+}
+
+/// Daytona archives a sandbox that was stopped for long, and restores its files before it starts the sandbox again.
+#[test]
+fn an_archived_daytona_sandbox_is_listed_with_the_reason_and_attached_again_after_its_start() {
+    let Some(setup) = DaytonaSetup::new() else { return };
+    let attach = setup.attach(&["--name", "box1"]);
+    let mut shim = setup.shim();
+    assert_eq!(shim.call_text("echo", json!({"text": "one"})), "one");
+    setup.platform.archive();
+    setup.wait_until_state("suspended");
+    attach.wait_until_output_has("the sandbox is suspended: the platform reports that it is archived");
+    let [status] = setup.list().try_into().expect("one attachment");
+    assert_eq!(status["why"], "the platform reports that it is archived");
+    for list in [&["attach", "list"][..], &["sessions"]] {
+        let printed = setup.world.cofferdam_text(list);
+        assert!(printed.contains(" suspended ") && printed.contains("it is archived"), "{printed}");
+    }
+    let waiting = shim.send_call("echo", json!({"text": "two"}));
+    setup.platform.start_again();
+    assert_within(BACK_AFTER_START, "attached after a start from the archive", || {
+        attach.times_attached() >= 2
+    });
+    assert_eq!(text_of(&shim.answer_to(&waiting)), "two");
+    assert_eq!(setup.world.times_executed("tools", "echo"), 2);
+    attach.stop();
+    setup.assert_gone();
 }
 
 /// Between the rounds of calls the platform cuts the preview connection, or stops the sandbox and starts it again.
@@ -261,10 +288,13 @@ fn the_configuration_attaches_daytona_sandboxes_and_a_reload_changes_and_ends_th
 fn refusals_of_daytona_have_their_exit_codes_and_leave_nothing_behind() {
     let Some(setup) = DaytonaSetup::new() else { return };
     let id = setup.platform.sandbox_id().to_owned();
+    let name = setup.platform.sandbox_name();
     let first = setup.attach(&["--name", "box1"]);
     for (arguments, expected, said) in [
         (&["daytona", "unknown", "--grant", "dev"][..], 66, "has no sandbox `unknown`"),
         (&["daytona", "../x", "--grant", "dev"], 66, "is not the id of a sandbox"),
+        // Daytona finds the sandbox by its name, but a second attachment of it must be recognised by its id.
+        (&["daytona", &name, "--grant", "dev"], 66, "; attach it by that id"),
         // The error does not reveal the name to another grant.
         (&["daytona", &id, "--grant", "prod"], 69, "is attached already, with another grant"),
         (&["daytona", &id, "--grant", "dev"], 69, "is attached as `box1` already"),
@@ -286,37 +316,6 @@ fn refusals_of_daytona_have_their_exit_codes_and_leave_nothing_behind() {
     assert_eq!(code, Some(69), "{printed}");
     assert!(printed.contains("limit"), "{printed}");
     setup.assert_gone();
-}
-
-/// The hub of the first sidecar keeps the sandbox. The second sidecar retries for half a minute, because a hub that is just
-/// ending looks the same.
-#[test]
-fn a_daytona_sandbox_of_another_sidecar_is_not_taken_over() {
-    let Some(setup) = DaytonaSetup::new() else { return };
-    let other = builder(&setup.platform).start();
-    let first = setup.attach(&[]);
-    let arguments = ["daytona", setup.platform.sandbox_id(), "--grant", "dev"];
-    let mut second = Attach::start(&other, &arguments);
-    assert_eq!(second.wait().code(), Some(69), "{}", second.printed());
-    assert!(second.printed().contains("another hub"), "{}", second.printed());
-    assert_eq!(setup.shim().call_text("echo", json!({"text": "still"})), "still");
-    assert_eq!(first.times_attached(), 1, "the first sidecar lost its pipe");
-    first.stop();
-    setup.assert_gone();
-    let third = Attach::start(&other, &arguments);
-    third.wait_until_attached(1);
-    third.stop();
-}
-
-#[test]
-fn of_two_commands_at_once_one_attaches_the_daytona_sandbox() {
-    let Some(setup) = DaytonaSetup::new() else { return };
-    let mut both = ["box1", "box2"].map(|name| setup.start_attach(&["--name", name]));
-    wait_until("one of them is attached", || both.iter().any(|attach| attach.times_attached() == 1));
-    let refused = both.iter().position(|attach| attach.times_attached() == 0).expect("one is not attached");
-    assert_eq!(both[refused].wait().code(), Some(69), "{}", both[refused].printed());
-    assert!(both[refused].printed().contains("already"), "{}", both[refused].printed());
-    assert_eq!(setup.shim().call_text("echo", json!({"text": "once"})), "once");
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_platforms::daytona::Via;
-use cofferdam_platforms::{Architecture, KeepAwake, PlatformError, Progress, SandboxState, WhenSuspended};
+use cofferdam_platforms::{
+    Architecture, KeepAwake, PlatformError, Progress, SandboxState, Suspension, WhenSuspended,
+};
 use cofferdam_tests::daytona_double::{DaytonaDouble, ServiceName, Speed};
 use cofferdam_tests::deadline::wait_until;
 
@@ -62,7 +64,10 @@ async fn a_stop_ends_the_pipe_and_after_the_start_a_new_token_is_used() {
     pipe.wait_for_end().await;
 
     let before = double.requests().len();
-    assert_eq!(operator.daytona.state(&operator.id).await.unwrap(), SandboxState::Suspended);
+    assert_eq!(
+        operator.daytona.state(&operator.id).await.unwrap(),
+        SandboxState::Suspended(Suspension::Stopped)
+    );
     assert!(matches!(operator.failure().await, PlatformError::Suspended { .. }));
     let requests = &double.requests()[before..];
     assert!(requests.iter().all(|request| request.service == ServiceName::Control), "{requests:?}");

@@ -4,31 +4,13 @@ use std::fs;
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_platforms::{PlatformError, SandboxState};
-use cofferdam_tests::deadline::{PATIENCE, holds_within};
+use cofferdam_platforms::PlatformError;
 use cofferdam_tests::e2b_double::{API_KEY, Fault, SandboxUser, Side};
 use cofferdam_tests::encodings;
 
 use crate::support::{ECHO, Scene, client, read, setup};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_key_and_an_unknown_sandbox_are_different_errors() {
-    let Some(scene) = Scene::new() else { return };
-    let stranger = client(&scene.double.api_url(), Some(&scene.double.sandbox_url()), "e2b_wrong_key");
-    let refused = stranger.state(&scene.id).await.unwrap_err();
-    assert!(matches!(refused, PlatformError::Unauthorized { status: 401, .. }), "{refused}");
-    assert!(!refused.may_succeed_later() && !refused.to_string().contains("e2b_wrong_key"));
-    let unknown = scene.client.state(&"iunknown".parse().unwrap()).await.unwrap_err();
-    assert!(
-        matches!(&unknown, PlatformError::NoSandbox { sandbox, .. } if sandbox == "iunknown"),
-        "{unknown}"
-    );
-    assert!(!unknown.may_succeed_later());
-    assert_eq!(scene.client.state(&scene.id).await.unwrap(), SandboxState::Running);
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn quotas_and_outages_are_temporary_and_have_the_retry_after_of_the_platform() {
@@ -91,24 +73,6 @@ async fn an_error_never_contains_the_key_or_the_token_of_the_sandbox() {
         let hub = format!("#!/bin/sh\necho '{}{echo}' >&2\nexit 1\n", "x".repeat(padding));
         check("stderr of the hub", scene.refused(&setup(hub)).await);
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_error_names_a_processor_without_a_shim() {
-    let Some(scene) = Scene::new() else { return };
-    // This directory is first on the PATH in the sandbox.
-    let uname = scene.double.path(scene.box_id(), "/usr/local/bin/uname");
-    fs::write(&uname, "#!/bin/sh\necho aarch64\n").unwrap();
-    fs::set_permissions(&uname, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut only_x86 = setup(ECHO);
-    only_x86.shim = Arc::new(|architecture| Err(format!("there is no shim for {}", architecture.as_str())));
-    let refused = scene.refused(&only_x86).await;
-    assert!(matches!(refused, PlatformError::Sandbox { .. }), "{refused}");
-    assert!(refused.to_string().contains("there is no shim for aarch64"), "{refused}");
-    fs::write(&uname, "#!/bin/sh\necho riscv64\n").unwrap();
-    let refused = scene.refused(&setup(ECHO)).await;
-    assert!(refused.to_string().contains("`riscv64`; shims exist for x86_64 and aarch64 only"), "{refused}");
-    assert_eq!(scene.uploads(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,26 +153,6 @@ async fn after_a_sandbox_ended_during_the_upload_it_is_not_found() {
     assert!(died.to_string().starts_with("upload the shim"), "{died}");
     let gone = scene.refused(&setup(ECHO)).await;
     assert!(matches!(gone, PlatformError::NoSandbox { .. }), "{gone}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upload_with_another_digest_is_removed() {
-    let Some(scene) = Scene::new() else { return };
-    let mut lying = setup(ECHO);
-    let honest = Arc::clone(&lying.shim);
-    lying.shim = Arc::new(move |architecture| {
-        let mut shim = honest(architecture)?;
-        shim.digest = "0".repeat(64);
-        Ok(shim)
-    });
-    let refused = scene.refused(&lying).await;
-    assert!(matches!(refused, PlatformError::Sandbox { .. }), "{refused}");
-    assert!(refused.to_string().contains("the upload arrived with other bytes"), "{refused}");
-    let directory = scene.double.path(scene.box_id(), "/home/user/.local/lib/cofferdam");
-    assert!(
-        holds_within(PATIENCE, || std::fs::read_dir(&directory).unwrap().count() == 0),
-        "a file is left in {directory:?}"
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,10 +4,10 @@ use cofferdam_tests::e2b_platform::{ExternalAs, assert_tests_pass_externally};
 
 #[test]
 fn pipes_work_on_an_external_platform() {
-    assert_tests_pass_externally("anywhere::", ExternalAs::Platform, 5);
+    assert_tests_pass_externally("anywhere::", ExternalAs::Platform, 14);
 }
 
 #[test]
 fn pipes_work_on_an_envd_without_a_platform() {
-    assert_tests_pass_externally("anywhere::", ExternalAs::LoneEnvd, 5);
+    assert_tests_pass_externally("anywhere::", ExternalAs::LoneEnvd, 14);
 }

@@ -1,16 +1,16 @@
 //! Entries are added to the settings file of a harness in the sandbox, and nothing in it is lost.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use cofferdam_platforms::{HarnessSettings, MergedSettings};
+use cofferdam_platforms::{HarnessSettings, HubSetup, MergedSettings, Pipe, PlatformError};
 
 use crate::support::{ECHO, Scene, read, setup};
 
 /// Adds one line to a file.
-struct LineSettings {
+pub(crate) struct LineSettings {
     path: String,
     /// Runs while the file is being changed, with the number of the attempt.
     meanwhile: Box<dyn Fn(usize) + Send + Sync>,
@@ -19,7 +19,7 @@ struct LineSettings {
 }
 
 impl LineSettings {
-    fn of(path: &str) -> Self {
+    pub(crate) fn of(path: &str) -> Self {
         Self {
             path: path.to_owned(),
             meanwhile: Box::new(|_| {}),
@@ -53,6 +53,21 @@ impl HarnessSettings for LineSettings {
 
 const ENTRY: &str = "run /home/user/.local/bin/cofferdam-shim\n";
 
+/// Opens a pipe with these settings, and returns the warning.
+pub(crate) async fn warning_of(
+    settings: LineSettings,
+    open: impl AsyncFnOnce(&HubSetup) -> Result<Pipe, PlatformError>,
+) -> Option<String> {
+    let settings = Arc::new(settings);
+    let mut with_settings = setup(ECHO);
+    with_settings.harness = Some(Arc::clone(&settings) as Arc<dyn HarnessSettings>);
+    let mut pipe = open(&with_settings).await.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(read(&mut pipe, 6).await, b"hello ", "the sandbox is not attached");
+    let mut warnings = std::mem::take(&mut *settings.warnings.lock().expect("no holder panics"));
+    assert_eq!(warnings.len(), 1);
+    warnings.remove(0)
+}
+
 impl Scene {
     fn home(&self, path: &str) -> PathBuf {
         self.double.path(self.box_id(), "/home/user").join(path)
@@ -60,14 +75,7 @@ impl Scene {
 
     /// Attaches with these settings, and returns the warning.
     async fn warning(&self, settings: LineSettings) -> Option<String> {
-        let settings = Arc::new(settings);
-        let mut with_settings = setup(ECHO);
-        with_settings.harness = Some(Arc::clone(&settings) as Arc<dyn HarnessSettings>);
-        let mut pipe = self.open(&with_settings).await.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(read(&mut pipe, 6).await, b"hello ", "the sandbox is not attached");
-        let mut warnings = std::mem::take(&mut *settings.warnings.lock().expect("no holder panics"));
-        assert_eq!(warnings.len(), 1);
-        warnings.remove(0)
+        warning_of(settings, async |setup| self.open(setup).await).await
     }
 
     /// The names of all files in a directory of the home.
@@ -78,23 +86,6 @@ impl Scene {
         names.sort();
         names
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_settings_file_is_created_or_added_to_and_keeps_its_mode() {
-    let Some(scene) = Scene::new() else { return };
-    assert_eq!(scene.warning(LineSettings::of(".config/my harness/new")).await, None);
-    let created = scene.home(".config/my harness/new");
-    assert_eq!(fs::read_to_string(&created).unwrap(), ENTRY);
-    assert_eq!(created.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-
-    let own = scene.home(".config/my harness/own");
-    fs::write(&own, "mine\n").unwrap();
-    fs::set_permissions(&own, Permissions::from_mode(0o640)).unwrap();
-    assert_eq!(scene.warning(LineSettings::of(".config/my harness/own")).await, None);
-    assert_eq!(fs::read_to_string(&own).unwrap(), format!("mine\n{ENTRY}"));
-    assert_eq!(own.metadata().unwrap().permissions().mode() & 0o777, 0o640);
-    assert_eq!(scene.names_in(".config/my harness"), ["new", "own"], "no upload is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cofferdam_platforms::e2b::E2b;
-use cofferdam_platforms::{Pipe, PlatformError, Progress, SandboxState, WhenSuspended};
+use cofferdam_platforms::{Pipe, PlatformError, Progress, SandboxState, Suspension, WhenSuspended};
 use cofferdam_tests::deadline::{PATIENCE, holds_within};
 use cofferdam_tests::e2b_double::{API_KEY, AutoResume, CutEvery};
 use cofferdam_tests::process::{Running, command, is_alive};
@@ -85,51 +84,6 @@ async fn a_running_binary_with_other_bytes_is_replaced_not_overwritten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shim_in_the_template_is_used() {
-    let Some(scene) = Scene::new() else { return };
-    let name = format!("/usr/local/lib/cofferdam/cofferdam-shim-{}", sha256(ECHO.as_bytes()));
-    let shim = (setup(ECHO).shim)(cofferdam_platforms::Architecture::X86_64).unwrap();
-    assert!(E2b::template(&shim).contains(&name), "the template has another path");
-    let file = scene.double.path(scene.box_id(), &name);
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    fs::write(&file, ECHO).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
-    read(&mut pipe, 6).await;
-    assert_eq!(scene.uploads(), 0);
-    assert_eq!(scene.double.process_configs(scene.box_id())[0]["cmd"], name.as_str());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn dropping_the_pipe_ends_the_hub() {
-    let Some(scene) = Scene::new() else { return };
-    // A hub that exits neither at the end of its input nor at SIGTERM.
-    let stubborn = "#!/bin/bash\ntrap '' TERM\necho hello\nwhile :; do sleep 1; done\n";
-    let mut pipe = scene.open(&setup(stubborn)).await.unwrap();
-    read(&mut pipe, 6).await;
-    let hub = scene.double.processes(scene.box_id())[0];
-    assert!(is_alive(hub));
-    drop(pipe);
-    timeout(PATIENCE, scene.client.finish()).await.expect("the client ends its hubs");
-    assert!(holds_within(PATIENCE, || !is_alive(hub)));
-    assert!(holds_within(PATIENCE, || scene.double.processes(scene.box_id()).is_empty()));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_last_bytes_reach_the_hub_before_it_is_ended() {
-    let Some(scene) = Scene::new() else { return };
-    // The hub reads late, so that not everything fits into its input at once.
-    let keeping = "#!/bin/sh\nprintf hello\nsleep 0.3\nexec cat > /tmp/kept\n";
-    let mut pipe = scene.open(&setup(keeping)).await.unwrap();
-    let last = vec![b'x'; 200 * 1024];
-    write(&mut pipe, &last).await;
-    drop(pipe);
-    timeout(PATIENCE, scene.client.finish()).await.expect("the client ends its hubs");
-    let kept = fs::read(scene.double.path(scene.box_id(), "/tmp/kept")).unwrap();
-    assert!(kept == last, "{} of {} bytes arrived", kept.len(), last.len());
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn after_a_disconnect_the_next_hub_replaces_the_old_one() {
     let Some(scene) = Scene::new() else { return };
     let mut pipe = scene.open(&setup(ECHO)).await.unwrap();
@@ -141,7 +95,7 @@ async fn after_a_disconnect_the_next_hub_replaces_the_old_one() {
     let mut next = scene.open(&setup(ECHO)).await.unwrap();
     read(&mut next, 6).await;
     assert!(holds_within(PATIENCE, || !is_alive(old)));
-    assert_eq!(scene.double.processes(scene.box_id()).len(), 1);
+    assert!(holds_within(PATIENCE, || scene.double.processes(scene.box_id()).len() == 1));
     assert_works(&mut next).await;
 }
 
@@ -158,7 +112,7 @@ async fn a_paused_sandbox_is_resumed_only_on_request() {
     scene.double.pause(scene.box_id());
     assert_eq!(read_to_end(&mut pipe).await, b"");
     drop(pipe);
-    assert_eq!(scene.client.state(&scene.id).await.unwrap(), SandboxState::Suspended);
+    assert_eq!(scene.client.state(&scene.id).await.unwrap(), SandboxState::Suspended(Suspension::Paused));
     let refused = scene.refused(&setup(ECHO)).await;
     assert!(matches!(refused, PlatformError::Suspended { .. }) && refused.may_succeed_later(), "{refused}");
     timeout(PATIENCE, scene.client.finish()).await.expect("nothing waits for a paused sandbox");

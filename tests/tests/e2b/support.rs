@@ -102,8 +102,8 @@ impl Scene {
 pub(crate) struct AnywhereScene {
     pub(crate) platform: E2bPlatform,
     pub(crate) sandbox: String,
-    client: E2b,
-    id: SandboxId,
+    pub(crate) client: E2b,
+    pub(crate) id: SandboxId,
     steps: Mutex<Vec<Progress>>,
 }
 

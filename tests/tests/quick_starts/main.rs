@@ -1,5 +1,6 @@
 //! Runs the commands of the guide as they are written there, with a real sidecar: the quick starts, and the recipes for
-//! `attach exec`. The hosted platforms are doubles, whose addresses are added to the configuration of the guide.
+//! `attach exec`. Both programs are in one directory, where the sidecar finds the shim. The hosted platforms are doubles, whose
+//! addresses are added to the configuration of the guide.
 
 mod recipes;
 mod starts;
@@ -7,33 +8,32 @@ mod starts;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cofferdam_tests::process::{built, command, output_of};
+use cofferdam_tests::installed_programs::InstalledPrograms;
+use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::world::{Builder, World};
 
 /// A user's host: a home with a configuration, a sidecar that runs with it, and programs on the path.
 struct Host {
     world: World,
     home: tempfile::TempDir,
+    programs: InstalledPrograms,
 }
 
 impl Host {
     #[track_caller]
     fn start(builder: Builder) -> Self {
         let home = tempfile::Builder::new().prefix("home-").tempdir().expect("a directory can be made");
-        let host = Self { world: builder.start(), home };
+        let programs = InstalledPrograms::new();
+        let host = Self { world: builder.program(programs.sidecar()).start(), home, programs };
         for directory in [".config/cofferdam", "bin", "project"] {
             std::fs::create_dir_all(host.home.path().join(directory)).expect("the home is writable");
         }
         let config = host.home.path().join(".config/cofferdam/cofferdam.toml");
         std::fs::copy(&host.world.layout().config, config).expect("the home is writable");
-        for (variable, name) in [("COFFERDAM_BIN", "cofferdam"), ("COFFERDAM_SHIM_BIN", "cofferdam-shim")] {
-            std::os::unix::fs::symlink(built(variable, name), host.program(name))
-                .expect("the home is writable");
-        }
         host
     }
 
-    /// The path at which the commands find a program of this name.
+    /// The path at which the commands find a further program of this name.
     fn program(&self, name: &str) -> PathBuf {
         self.home.path().join("bin").join(name)
     }
@@ -51,7 +51,8 @@ impl Host {
     }
 
     fn search_path(&self) -> String {
-        format!("{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", self.home.path().join("bin").display())
+        let own = [self.home.path().join("bin"), self.programs.path().to_owned()];
+        format!("{}:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", own[0].display(), own[1].display())
     }
 }
 

@@ -1,7 +1,6 @@
 //! Runs packaging/guide/quick-starts.md. `run::harnesses` runs the quick start for a laptop, `sdk::python` the one for an
 //! orchestrator.
 
-use cofferdam_tests::attach::shim_binary;
 use cofferdam_tests::daytona_double::{self, DaytonaDouble, Speed};
 use cofferdam_tests::e2b_double::{self, E2bDouble, SandboxUser};
 use cofferdam_tests::markdown::blocks;
@@ -40,7 +39,7 @@ fn with_platform(heading: &str, key_file: &str, api_key: &str, lines: &str) -> (
     assert!(toml.contains(key_file), "{toml}");
     let toml = toml.replace(key_file, &key.display().to_string());
     // The block ends with the platform's table, so these are further lines of that table.
-    let toml = format!("{toml}{lines}\nshim = '{}'", shim_binary().display());
+    let toml = format!("{toml}{lines}");
     (Host::start(World::new().server("tools", Server::fixture()).admin(&toml)), keys)
 }
 

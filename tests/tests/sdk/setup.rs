@@ -4,9 +4,9 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cofferdam_tests::attach::shim_binary;
 use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::installed_programs::InstalledPrograms;
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::output_of;
 use cofferdam_tests::server::Server;
@@ -15,13 +15,16 @@ use cofferdam_tests::{daytona_double, e2b_double};
 use daytona_double::{DaytonaDouble, Speed};
 use e2b_double::E2bDouble;
 
-/// Doubles of both platforms, and a sidecar that is configured for them.
+/// Doubles of both platforms, and a sidecar that is configured for them and finds the shim in its own directory.
 pub(crate) struct SdkSetup {
     pub(crate) world: World,
     e2b: E2bDouble,
     daytona: DaytonaDouble,
     address: String,
     files: tempfile::TempDir,
+    /// While this file exists, E2B's control API does not respond.
+    hold_file: PathBuf,
+    _programs: InstalledPrograms,
 }
 
 impl SdkSetup {
@@ -33,29 +36,31 @@ impl SdkSetup {
         let files = tempfile::tempdir().expect("a temporary directory can be made");
         let (certificate, key) = authority.server(&address.ip().to_string()).write(files.path(), "server");
         authority.write(files.path(), "authority");
-        let shim = shim_binary();
+        let programs = InstalledPrograms::new();
         let world = World::new()
+            .program(programs.sidecar())
             .server("tools", Server::fixture())
             .secret_file("e2b-key", e2b_double::API_KEY)
             .secret_file("daytona-key", daytona_double::API_KEY)
             .line(&format!(
-                "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
+                "platforms.e2b = {{ api-key = '{{e2b-key.value}}', api-url = '{}', sandbox-url = '{}', grants = ['dev'] }}",
                 e2b.api_url(),
-                e2b.sandbox_url(),
-                shim.display()
+                e2b.sandbox_url()
             ))
             .line(&format!(
-                "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', shim = '{}', grants = ['dev'] }}",
+                "platforms.daytona = {{ api-key = '{{daytona-key.value}}', api-url = '{}', sandbox-url = '{}', grants = ['dev'] }}",
                 daytona.api_url(),
-                daytona.proxy_url(),
-                shim.display()
+                daytona.proxy_url()
             ))
             .relay(&format!("tls = \"{relay}\""))
             .admin(&format!("tls = \"{address}\"\ncert-file = {certificate:?}\nkey-file = {key:?}"))
             .admin("[grants.other]\nservers = [\"tools\"]\nttl = \"1h\"")
             .start();
         wait_until("the port is open", || TcpStream::connect(address).is_ok());
-        Some(Self { world, e2b, daytona, address: format!("https://{address}"), files })
+        let hold_file = files.path().join("hold");
+        e2b.hold_while_exists(&hold_file);
+        let address = format!("https://{address}");
+        Some(Self { world, e2b, daytona, address, files, hold_file, _programs: programs })
     }
 
     /// Sets the environment of a script: the platforms, and the admin socket.
@@ -63,7 +68,7 @@ impl SdkSetup {
         script.env_clear().env("PATH", "/usr/bin:/bin").current_dir(self.files.path());
         script.env("HOME", self.files.path()).env("COFFERDAM_ADMIN_SOCKET", &self.world.layout().admin);
         script.env("E2B_API_URL", self.e2b.api_url()).env("E2B_SANDBOX_URL", self.e2b.sandbox_url());
-        script.env("E2B_API_KEY", e2b_double::API_KEY);
+        script.env("E2B_API_KEY", e2b_double::API_KEY).env("HOLD_FILE", &self.hold_file);
         script.env("DAYTONA_API_KEY", daytona_double::API_KEY).env("DAYTONA_API_URL", self.daytona.api_url());
         script.env("DAYTONA_USE_DEPRECATED_POLLING", "true").env("SANDBOX", self.daytona.sandbox_id());
     }

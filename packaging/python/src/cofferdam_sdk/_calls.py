@@ -147,7 +147,7 @@ def is_attached(found: AttachmentStatus) -> bool:
         case "refused":
             raise AttachmentError(f"cannot attach the sandbox {found.sandbox}: {found.why}", "refused")
         case "suspended":
-            why = "it is paused or stopped; start it, or attach with resume=True"
+            why = f"{found.why or 'it is suspended'}; start it, or attach with resume=True"
             raise AttachmentError(f"cannot attach the sandbox {found.sandbox}: {why}", "suspended")
         case _:
             return False

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::token::SandboxToken;
 use crate::redactor::Redactor;
 use crate::rest::{Call, Reply, Service, request_failed, secret_header};
-use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId};
+use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId, Suspension};
 
 pub(super) struct Control {
     service: Service,
@@ -42,8 +42,8 @@ pub(super) enum Phase {
     /// The sandbox will be started without further requests.
     Starting,
     /// The sandbox will be suspended; until then Daytona refuses to start it.
-    Stopping,
-    Suspended,
+    Stopping(Suspension),
+    Suspended(Suspension),
     /// With the reason that the API gives.
     Failed(String),
     Gone,
@@ -69,12 +69,12 @@ pub(super) struct SshAccess {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawSandbox {
+    id: Option<String>,
     state: Option<String>,
     error_reason: Option<String>,
     toolbox_proxy_url: String,
 }
 
-const PUBLIC_API: &str = "https://app.daytona.io/api";
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The lifetime of an SSH token. It is needed only while connecting; a shorter one might fail if clocks differ.
 const SSH_MINUTES: u32 = 5;
@@ -96,7 +96,7 @@ impl Control {
             Some(_) => AddressPolicy::PrivateToo,
             None => AddressPolicy::PublicOnly,
         };
-        let url = settings.api_url.clone().unwrap_or_else(|| Uri::from_static(PUBLIC_API));
+        let url = settings.effective_api_url();
         let headers = HeaderMap::from_iter([secret_header(AUTHORIZATION, bearer_header(key))]);
         let redactor = Redactor::default();
         redactor.add("api-key", key.header().as_bytes());
@@ -111,6 +111,8 @@ impl Control {
             return Err(self.service.refusal(FINDING, id, &reply));
         }
         let raw: RawSandbox = reply.json(FINDING)?;
+        // Daytona also finds a sandbox by its name.
+        id.check_reported(FINDING, raw.id.as_deref(), &self.redactor)?;
         let state = raw.state.as_deref().unwrap_or_default();
         let phase = phase(state, raw.error_reason.as_deref(), &self.redactor)?;
         Ok(SandboxRecord { phase, toolbox_url: raw.toolbox_proxy_url })
@@ -233,8 +235,12 @@ fn phase(state: &str, error_reason: Option<&str>, redactor: &Redactor) -> Result
         "started" | "resizing" | "snapshotting" | "forking" => Phase::Started,
         "creating" | "restoring" | "starting" | "resuming" | "pulling_snapshot" | "pending_build"
         | "building_snapshot" => Phase::Starting,
-        "stopping" | "archiving" | "pausing" => Phase::Stopping,
-        "stopped" | "archived" | "paused" => Phase::Suspended,
+        "archiving" => Phase::Stopping(Suspension::Archived),
+        "pausing" => Phase::Stopping(Suspension::Paused),
+        "stopping" => Phase::Stopping(Suspension::Stopped),
+        "archived" => Phase::Suspended(Suspension::Archived),
+        "paused" => Phase::Suspended(Suspension::Paused),
+        "stopped" => Phase::Suspended(Suspension::Stopped),
         "error" | "build_failed" => Phase::Failed(redactor.printable(error_reason.unwrap_or(state))),
         "destroyed" | "destroying" => Phase::Gone,
         other => {
@@ -354,8 +360,10 @@ mod tests {
         for (state, expected) in [
             ("started", Phase::Started),
             ("restoring", Phase::Starting),
-            ("archiving", Phase::Stopping),
-            ("archived", Phase::Suspended),
+            ("archiving", Phase::Stopping(Suspension::Archived)),
+            ("archived", Phase::Suspended(Suspension::Archived)),
+            ("stopping", Phase::Stopping(Suspension::Stopped)),
+            ("paused", Phase::Suspended(Suspension::Paused)),
             ("destroyed", Phase::Gone),
         ] {
             assert_eq!(phase(state, None, &Redactor::default()).unwrap(), expected, "{state}");

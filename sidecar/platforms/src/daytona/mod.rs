@@ -103,7 +103,9 @@ impl Daytona {
     pub async fn state(&self, id: &SandboxId) -> Result<SandboxState, PlatformError> {
         match self.control()?.sandbox(id).await?.phase {
             Phase::Started | Phase::Starting => Ok(SandboxState::Running),
-            Phase::Stopping | Phase::Suspended => Ok(SandboxState::Suspended),
+            Phase::Stopping(suspension) | Phase::Suspended(suspension) => {
+                Ok(SandboxState::Suspended(suspension))
+            }
             Phase::Failed(why) => Err(PlatformError::Sandbox { action: FINDING, why }),
             Phase::Gone => Err(no_sandbox(id)),
         }
@@ -174,11 +176,17 @@ impl Daytona {
 
     /// Removes the temporary files of work that was interrupted. To be called after every future of this client was dropped.
     pub async fn finish(&self) {
-        let find_state = async |id: &SandboxId| {
-            Ok(match self.control()?.sandbox(id).await?.phase {
-                Phase::Started => SandboxState::Running,
-                _ => SandboxState::Suspended,
-            })
+        let find_state = async |id: &SandboxId| match self.control()?.sandbox(id).await?.phase {
+            Phase::Started => Ok(SandboxState::Running),
+            Phase::Stopping(suspension) | Phase::Suspended(suspension) => {
+                Ok(SandboxState::Suspended(suspension))
+            }
+            Phase::Starting => {
+                let why = "the sandbox is starting".to_owned();
+                Err(PlatformError::Unavailable { action: FINDING, why, retry_after: None })
+            }
+            Phase::Failed(why) => Err(PlatformError::Sandbox { action: FINDING, why }),
+            Phase::Gone => Err(no_sandbox(id)),
         };
         self.last_sandbox.clean_up(find_state).await;
     }
@@ -291,15 +299,15 @@ async fn ensure_started(
             (Phase::Failed(why), _) => {
                 return Err(PlatformError::Sandbox { action: FINDING, why: why.clone() });
             }
-            (Phase::Stopping | Phase::Suspended, WhenSuspended::Refuse) => {
-                return Err(PlatformError::Suspended { action: FINDING });
+            (Phase::Stopping(suspension) | Phase::Suspended(suspension), WhenSuspended::Refuse) => {
+                return Err(PlatformError::Suspended { action: FINDING, suspension: *suspension });
             }
-            (Phase::Suspended, WhenSuspended::Resume) if !start_requested => {
+            (Phase::Suspended(_), WhenSuspended::Resume) if !start_requested => {
                 progress(Progress::Resuming);
                 control.start(id).await?;
                 start_requested = true;
             }
-            (Phase::Starting | Phase::Stopping | Phase::Suspended, _) => {}
+            (Phase::Starting | Phase::Stopping(_) | Phase::Suspended(_), _) => {}
         }
         if Instant::now() + RESUME_POLL >= deadline {
             let why = format!("it was not running after {} s", RESUME_TIMEOUT.as_secs());

@@ -11,9 +11,8 @@ use zeroize::Zeroizing;
 
 use crate::redactor::Redactor;
 use crate::rest::{Call, Service, secret_header};
-use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId, SandboxState};
+use crate::{ApiKey, PlatformError, PlatformSettings, SandboxId, SandboxState, Suspension};
 
-const PUBLIC_API: &str = "https://api.e2b.app";
 /// The port of `envd`, which is in its host name and in a header.
 pub(super) const ENVD_PORT: u16 = 49983;
 const FIND: &str = "find the sandbox on E2B";
@@ -47,6 +46,8 @@ pub(super) struct Access {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SandboxResponse {
+    #[serde(rename = "sandboxID")]
+    sandbox_id: Option<String>,
     /// Absent in the response to a resume, after which the sandbox runs.
     state: Option<String>,
     domain: Option<String>,
@@ -83,7 +84,12 @@ impl Control {
         let call = Call { action: FIND, method: Method::GET, path: &path, body: None, timeout: FIND_TIMEOUT };
         let reply = service.send(call).await?;
         match reply.status.as_u16() {
-            200 => self.access(FIND, id, reply.json(FIND)?),
+            200 => {
+                let sandbox: SandboxResponse = reply.json(FIND)?;
+                // E2B also finds a sandbox by its id with the id of a client, which older SDKs append.
+                id.check_reported(FIND, sandbox.sandbox_id.as_deref(), &self.redactor)?;
+                self.access(FIND, id, sandbox)
+            }
             // The id has characters that E2B's own ids never have.
             400 if service.message(&reply).contains("sandbox ID") => {
                 Err(PlatformError::NoSandbox { action: FIND, sandbox: id.to_string() })
@@ -113,11 +119,7 @@ impl Control {
     fn service(&self) -> Result<Service, PlatformError> {
         let key = secret_header(HeaderName::from_static("x-api-key"), self.key.header());
         let headers = HeaderMap::from_iter([key]);
-        Service::new(&self.dialer, &self.api_url(), self.policy(), headers, &self.redactor)
-    }
-
-    fn api_url(&self) -> Uri {
-        self.settings.api_url.clone().unwrap_or_else(|| Uri::from_static(PUBLIC_API))
+        Service::new(&self.dialer, &self.settings.effective_api_url(), self.policy(), headers, &self.redactor)
     }
 
     /// The public E2B has public addresses; a platform whose `api-url` the operator configured may be anywhere.
@@ -136,7 +138,7 @@ impl Control {
     ) -> Result<Access, PlatformError> {
         let state = match sandbox.state.as_deref() {
             None | Some("running") => SandboxState::Running,
-            Some("paused") => SandboxState::Suspended,
+            Some("paused") => SandboxState::Suspended(Suspension::Paused),
             Some(_) => {
                 let why =
                     "the platform reports a state of the sandbox that this version does not know".to_owned();
@@ -159,7 +161,7 @@ impl Control {
         id: &SandboxId,
         domain: Option<&str>,
     ) -> Result<Uri, PlatformError> {
-        let api = self.api_url();
+        let api = self.settings.effective_api_url();
         let domain = domain.filter(|domain| !domain.is_empty());
         let is_domain = |text: &&str| {
             text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
@@ -250,6 +252,12 @@ mod tests {
 
     fn sandbox_response(domain: Option<&str>) -> SandboxResponse {
         let domain = domain.map(str::to_owned);
-        SandboxResponse { state: Some("running".into()), domain, envd_access_token: None, envd_version: None }
+        SandboxResponse {
+            sandbox_id: None,
+            state: Some("running".into()),
+            domain,
+            envd_access_token: None,
+            envd_version: None,
+        }
     }
 }

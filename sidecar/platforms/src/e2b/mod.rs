@@ -117,9 +117,9 @@ impl E2b {
     ) -> Result<(Arc<Envd>, InstalledShim), PlatformError> {
         progress(Progress::Finding);
         let mut access = self.control.find(id).await?;
-        if access.state == SandboxState::Suspended {
+        if let SandboxState::Suspended(suspension) = access.state {
             if suspended == WhenSuspended::Refuse {
-                return Err(PlatformError::Suspended { action: "attach to the sandbox" });
+                return Err(PlatformError::Suspended { action: "attach to the sandbox", suspension });
             }
             progress(Progress::Resuming);
             access = self.control.resume(id).await?;

@@ -197,7 +197,7 @@ impl Hub {
         pid: u32,
         mut events: Pin<&mut impl Future<Output = PipeEnd>>,
     ) -> Result<(), PlatformError> {
-        if self.control.find(&self.sandbox).await?.state == SandboxState::Suspended {
+        if matches!(self.control.find(&self.sandbox).await?.state, SandboxState::Suspended(_)) {
             return Ok(());
         }
         let mut exited = std::pin::pin!(async {
@@ -221,12 +221,7 @@ impl Hub {
 }
 
 /// Copies from the pipe to the hub, and returns when the pipe is closed. Never returns if the request has ended.
-async fn carry_input(
-    pid: u32,
-    mut reader: impl AsyncRead + Unpin,
-    mut input: BodySender,
-    keep_alive: Duration,
-) {
+async fn carry_input(pid: u32, mut reader: impl AsyncRead + Unpin, input: BodySender, keep_alive: Duration) {
     let mut buffer = vec![0; PIECE_BYTES];
     let mut next = input_start(Selector::Pid(pid));
     while input.send_data(next).await.is_ok() {

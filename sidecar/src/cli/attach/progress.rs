@@ -73,10 +73,10 @@ fn describe(state: &AttachmentState) -> (String, bool) {
         AttachmentState::Waiting { why, retry_in_ms } => {
             (format!("{why}; retrying in {} s", seconds(*retry_in_ms)), false)
         }
-        AttachmentState::Suspended => {
+        AttachmentState::Suspended { why } => {
             let next =
                 "it will be attached once you resume it on its platform; use `--resume` to resume it now";
-            (format!("the sandbox is suspended: {next}"), false)
+            (format!("the sandbox is suspended: {why}; {next}"), false)
         }
         AttachmentState::Refused { why, retry_in_ms } => {
             (format!("{why}; trying again in {} s", seconds(*retry_in_ms)), false)
@@ -100,6 +100,8 @@ mod tests {
         let text = |state| describe(&state).0;
         let waiting = AttachmentState::Waiting { why: "find the sandbox: 503".into(), retry_in_ms: 1001 };
         assert_eq!(text(waiting), "find the sandbox: 503; retrying in 2 s");
-        assert!(text(AttachmentState::Suspended).contains("`--resume`"));
+        let suspended = text(AttachmentState::Suspended { why: "it is archived".into() });
+        assert!(suspended.starts_with("the sandbox is suspended: it is archived; "), "{suspended}");
+        assert!(suspended.contains("`--resume`"), "{suspended}");
     }
 }

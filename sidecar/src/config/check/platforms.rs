@@ -1,8 +1,8 @@
 //! Checks `[platforms.*]` and `[attach.*]`: platforms that run sandboxes, and the sandboxes that the sidecar attaches by
 //! itself.
 //!
-//! What must stay true: an API key is never written in the file and never crosses a network unencrypted; two tables do not
-//! attach the same sandbox.
+//! What must stay true: an API key is never written in the file and never crosses a network unencrypted; two tables `[attach.*]`
+//! do not attach the same sandbox, also through different platforms' tables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::http_server::is_loopback;
 use super::{Checker, Section, servers, span_of, vault};
 use crate::config::raw::{RawAttachment, RawPlatform, RawPlatformKind};
 use crate::config::spanned::Spanned;
-use crate::config::{Attachment, Platform};
+use crate::config::{Attachment, Platform, Platforms, is_same_platform};
 
 const KEY_HINT: &str = "name a field of a secret, as in `api-key = \"{e2b.value}\"`";
 const URL_HINT: &str = "write one such as `https://api.example.com`";
@@ -25,7 +25,7 @@ pub(super) fn check_platforms(
     checker: &mut Checker<'_, '_>,
     raw: BTreeMap<Spanned<String>, RawPlatform>,
     secrets: &BTreeMap<Name, Arc<SecretSpec>>,
-) -> BTreeMap<Name, Arc<Platform>> {
+) -> Platforms {
     let checked = raw.into_iter().filter_map(|(written, raw)| {
         let name = checker.parse_name("a platform", &written);
         let platform = check_platform(checker, &written, name, raw, secrets)?;
@@ -163,7 +163,7 @@ fn check_url(checker: &mut Checker<'_, '_>, key: &str, written: &Spanned<String>
 pub(super) fn check_attachments(
     checker: &mut Checker<'_, '_>,
     raw: BTreeMap<Spanned<String>, RawAttachment>,
-    platforms: &BTreeMap<Name, Arc<Platform>>,
+    platforms: &Platforms,
 ) -> BTreeMap<Name, Attachment> {
     let mut checked: BTreeMap<Name, Attachment> = BTreeMap::new();
     for (written, raw) in raw {
@@ -171,8 +171,10 @@ pub(super) fn check_attachments(
         let Some((name, attachment)) = name.zip(check_attachment(checker, &written, raw, platforms)) else {
             continue;
         };
-        let is_same =
-            |other: &Attachment| other.platform == attachment.platform && other.sandbox == attachment.sandbox;
+        let is_same = |other: &Attachment| {
+            other.sandbox == attachment.sandbox
+                && is_same_platform(platforms, &other.platform, &attachment.platform)
+        };
         if let Some((other, _)) = checked.iter().find(|(_, other)| is_same(other)) {
             let message = format!("`attach.{name}` attaches the same sandbox as `attach.{other}`");
             checker.add(&written.span, message, "keep one of them");
@@ -186,7 +188,7 @@ fn check_attachment(
     checker: &mut Checker<'_, '_>,
     written: &Spanned<String>,
     raw: RawAttachment,
-    platforms: &BTreeMap<Name, Arc<Platform>>,
+    platforms: &Platforms,
 ) -> Option<Attachment> {
     let table = format!("attach.{}", written.value);
     let mut required = |key: &str, value: Option<Spanned<String>>, hint: &str| {

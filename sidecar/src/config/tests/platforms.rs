@@ -185,4 +185,23 @@ fn one_sandbox_is_attached_once() {
         ),
         "cofferdam.toml:11: `attach.b` attaches the same sandbox as `attach.a`\n  hint: keep one of them"
     );
+    // Through two tables of one platform.
+    let through = |api_url: &str| {
+        problems_with(&format!(
+            "[platforms.e2b]\napi-key = '{{key.value}}'\n\
+             [platforms.other]\nkind = 'e2b'\napi-key = '{{key.value}}'\napi-url = '{api_url}'\n\
+             [attach.a]\nplatform = 'e2b'\nsandbox = 'x'\ngrant = 'dev'\n\
+             [attach.b]\nplatform = 'other'\nsandbox = 'x'\ngrant = 'dev'\n"
+        ))
+    };
+    assert_eq!(
+        through("https://api.e2b.app/"),
+        "cofferdam.toml:15: `attach.b` attaches the same sandbox as `attach.a`\n  hint: keep one of them"
+    );
+    valid(&format!(
+        "{SECRETS_AND_GRANT}[platforms.e2b]\napi-key = '{{key.value}}'\n\
+         [platforms.other]\nkind = 'e2b'\napi-key = '{{key.value}}'\napi-url = 'https://api.example'\n\
+         [attach.a]\nplatform = 'e2b'\nsandbox = 'x'\ngrant = 'dev'\n\
+         [attach.b]\nplatform = 'other'\nsandbox = 'x'\ngrant = 'dev'\n"
+    ));
 }

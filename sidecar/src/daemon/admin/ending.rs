@@ -16,9 +16,9 @@ use super::error::ApiError;
 use super::listing::{self, NameOf};
 use super::respond::parse_grant;
 use super::{AdminResponse, EndedAttachment};
-use crate::daemon::attachments::AttachmentKeeper;
 use crate::daemon::attachments::request::AttachmentKey;
 use crate::daemon::attachments::status::{AttachmentState, AttachmentStatus};
+use crate::daemon::attachments::{AttachmentKeeper, EndReason};
 use crate::daemon::enrolling::Killed;
 use crate::daemon::state::Daemon;
 use crate::link::registry::Ending;
@@ -67,10 +67,11 @@ pub(super) async fn end_attachment(
 ) -> Result<AdminResponse, ApiError> {
     let action = Action::new(daemon, caller, kind, Target::of_attachment(daemon, &attachment));
     let (keeper, name) = (AttachmentKeeper::of(daemon), attachment.name);
+    let reason = EndReason::Requested(caller.into());
     let key = AttachmentKey { grant: parse_grant(&attachment.grant)?, name: name.clone() };
     end_and_record(daemon, action, async move {
         let began = Instant::now();
-        let Some((lifetime, killed)) = keeper.end(&key).await else {
+        let Some((lifetime, killed)) = keeper.end(&key, reason).await else {
             return Err(ApiError::not_found(format!("`{name}` has ended meanwhile")));
         };
         let (links, enrolment) = match killed.map(|killed| kill_response(&name, killed, began)).transpose()? {

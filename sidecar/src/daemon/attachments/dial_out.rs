@@ -123,9 +123,8 @@ impl<'a> DialOut<'a> {
                 KeepEnd::EnrolmentEnded(Denied::Ended(EndCause::Expired)) => {
                     ("the enrolment has expired".into(), OverCause::Ended)
                 }
-                KeepEnd::EnrolmentEnded(_) => ("it was ended".into(), OverCause::Ended),
-                KeepEnd::Stopped | KeepEnd::SidecarStopped => {
-                    ("its command disconnected".into(), OverCause::Ended)
+                KeepEnd::EnrolmentEnded(_) | KeepEnd::Stopped | KeepEnd::SidecarStopped => {
+                    (self.entry.end_reason_text(), OverCause::Ended)
                 }
                 KeepEnd::Over => match self.entry.status.borrow().state.clone() {
                     AttachmentState::Over { why, cause } => (why, cause),
@@ -187,7 +186,7 @@ impl<'a> DialOut<'a> {
         loop {
             self.attaching.show(attached.clone());
             match self.attaching.query_state(KeyUse::Held).await {
-                Ok(SandboxState::Suspended) => return Outcome::State(SandboxState::Suspended),
+                Ok(state @ SandboxState::Suspended(_)) => return Outcome::State(state),
                 Err(AttemptError::Platform(error @ PlatformError::NoSandbox { .. })) => {
                     return Outcome::Failed(error.into());
                 }

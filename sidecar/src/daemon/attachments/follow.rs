@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::keeper::AttachmentKeeper;
 use super::status::{AttachmentState, AttachmentStatus, OverCause};
-use super::table::Entry;
+use super::table::{EndReason, Entry};
 
 /// Ends its attachment when dropped, unless the attachment was detached.
 pub(crate) struct Follower {
@@ -88,6 +88,7 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         if self.at_drop == AtDrop::EndAttachment {
+            self.entry.set_end_reason(EndReason::CommandDisconnected);
             self.entry.stop.cancel();
         }
     }
@@ -95,7 +96,7 @@ impl Drop for Follower {
 
 /// Whether the attachment has reached a state in which it may be detached.
 fn may_be_detached(state: &AttachmentState) -> bool {
-    matches!(state, AttachmentState::Attached { .. } | AttachmentState::Suspended)
+    matches!(state, AttachmentState::Attached { .. } | AttachmentState::Suspended { .. })
 }
 
 async fn send(stream: &mut UnixStream, status: &AttachmentStatus) -> std::io::Result<()> {

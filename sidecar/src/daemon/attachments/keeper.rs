@@ -17,7 +17,7 @@ use super::pacing::{History, Pacing};
 use super::request::{AttachmentKey, AttachmentRequest, AttachmentSpec, RequestedBy, Route};
 use super::run::{Attaching, AttachingEnd, CLOSE_TIMEOUT, FINISH_TIMEOUT, HeldSandbox};
 use super::status::{AttachmentState, AttachmentStatus, Kind, Lifetime, OverCause};
-use super::table::{AttachmentLimits, Entry};
+use super::table::{AttachmentLimits, EndReason, Entry};
 use super::{AttachmentError, choose_platform, records};
 use crate::daemon::attach::hold::{Hold, HoldError, HoldEvent, HoldRequest};
 use crate::daemon::attach_table::{GONE_WITHIN, GOODBYE_TIMEOUT, KILL_TIMEOUT};
@@ -35,6 +35,9 @@ pub(crate) struct AttachmentKeeper {
 
 /// How long a new attachment waits for a conflicting one that is ending, whose command may have been killed just before.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the sidecar may take to notice that a command has disconnected. A program that attaches a sandbox, gives up and
+/// attaches it again at once must not be refused because of its own first attempt.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long ending an attachment may take after its links have ended: the last bytes of its pipe, and the hub.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a kill the links end, then the pipe, then the hub, and then the attachment is over.
@@ -74,8 +77,12 @@ impl AttachmentKeeper {
             let is_conflict =
                 matches!(&error, AttachmentError::NotEntered(not_entered) if not_entered.is_conflict());
             // The other attachment may be ending because its command was just interrupted.
-            let other = self.daemon.attachments.table.find_conflict(&spec);
-            let is_ending = other.is_none_or(|other| other.stop.is_cancelled());
+            let config = self.daemon.context.config.load_full();
+            let is_ending = match self.daemon.attachments.table.find_conflict(&spec, &config.platforms) {
+                Some(other) if is_conflict => is_ending_soon(&other).await,
+                Some(_) => false,
+                None => true,
+            };
             let time_left = deadline.saturating_duration_since(Instant::now());
             if !is_conflict
                 || !is_ending
@@ -113,14 +120,23 @@ impl AttachmentKeeper {
             state: AttachmentState::FINDING,
         };
         let entry = Entry::new(spec, status);
-        self.daemon.attachments.table.enter(entry.clone(), AttachmentLimits::of(&config))?;
+        self.daemon.attachments.table.enter(
+            entry.clone(),
+            AttachmentLimits::of(&config),
+            &config.platforms,
+        )?;
         self.daemon.context.tasks.spawn(self.clone().run(entry.clone(), history));
         Ok(entry)
     }
 
     /// Ends an attachment with its enrolment, if it has one. `None` if there is no such attachment.
-    pub(crate) async fn end(&self, key: &AttachmentKey) -> Option<(Lifetime, Option<Killed>)> {
+    pub(crate) async fn end(
+        &self,
+        key: &AttachmentKey,
+        reason: EndReason,
+    ) -> Option<(Lifetime, Option<Killed>)> {
         let entry = self.daemon.attachments.table.find(key)?;
+        entry.set_end_reason(reason);
         let (lifetime, enrolment) = {
             let status = entry.status.borrow();
             (status.lifetime, status.enrolment.clone())
@@ -236,7 +252,7 @@ impl AttachmentKeeper {
                         (Err(Denied::Ended(EndCause::Expired)), _) => {
                             return Some(("the enrolment has expired".into(), OverCause::Ended));
                         }
-                        _ => return Some(("it was ended".into(), OverCause::Ended)),
+                        _ => return Some((entry.end_reason_text(), OverCause::Ended)),
                     }
                 }
                 AttachingEnd::Over => {
@@ -252,7 +268,7 @@ impl AttachmentKeeper {
                     if attaching.pacing.history() == History::NeverAttached {
                         let _ = self.daemon.kill(&enrolment).await;
                     }
-                    return Some(("its command disconnected".into(), OverCause::Ended));
+                    return Some((entry.end_reason_text(), OverCause::Ended));
                 }
             }
         }
@@ -266,7 +282,7 @@ impl AttachmentKeeper {
                 return Ok(None);
             }
             if entry.stop.is_cancelled() {
-                return Err(("it was ended".into(), OverCause::Ended));
+                return Err((entry.end_reason_text(), OverCause::Ended));
             }
             let Some(ttl) = self.enrolment_ttl(&entry.spec) else {
                 return Err(("the enrolment has expired".into(), OverCause::Ended));
@@ -293,7 +309,7 @@ impl AttachmentKeeper {
             entry.status.send_modify(|status| status.state = AttachmentState::Refused { why, retry_in_ms });
             tokio::select! {
                 () = self.daemon.stop.cancelled() => return Ok(None),
-                () = entry.stop.cancelled() => return Err(("it was ended".into(), OverCause::Ended)),
+                () = entry.stop.cancelled() => return Err((entry.end_reason_text(), OverCause::Ended)),
                 () = sleep(ENROL_DELAY) => {}
             }
         }
@@ -370,6 +386,13 @@ impl HeldSandbox for Hold {
     fn call_counter(&self) -> CallCounter {
         call_counter(self.daemon(), &self.enrolment)
     }
+}
+
+/// Whether an attachment is ending, or ends as soon as the sidecar notices that its command has disconnected.
+async fn is_ending_soon(entry: &Entry) -> bool {
+    let is_followed = entry.status.borrow().lifetime == Lifetime::Followed;
+    entry.stop.is_cancelled()
+        || is_followed && timeout(DISCONNECT_TIMEOUT, entry.stop.cancelled()).await.is_ok()
 }
 
 /// Returns a function that counts the calls of the sandbox with this enrolment.

@@ -60,6 +60,7 @@ use keys::PlatformKeys;
 use records::AttachmentRecord;
 use request::{AttachmentRequest, InvalidRequest, RequestedBy};
 use status::{AttachmentStatus, Kind, Lifetime, OverCause};
+pub(crate) use table::EndReason;
 use table::{AttachmentTable, NotEntered};
 
 /// The attachments of a daemon.

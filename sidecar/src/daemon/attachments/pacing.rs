@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use cofferdam_base::{Backoff, Jitter, JitteredBackoff};
-use cofferdam_platforms::{PlatformError, SandboxState};
+use cofferdam_platforms::{PlatformError, SandboxState, Suspension};
 
 use super::status::{AttachmentState, Lifetime, OverCause};
 
@@ -146,7 +146,7 @@ impl Pacing {
                 self.end_suspension();
                 (AttachmentState::FINDING, Step::Open { after: Duration::ZERO })
             }
-            Outcome::State(SandboxState::Suspended) => self.suspended(trying, random),
+            Outcome::State(SandboxState::Suspended(suspension)) => self.suspended(suspension, trying, random),
             Outcome::Lost { why, hub } => {
                 if hub == HubProof::Seen {
                     self.attempts.reset();
@@ -174,7 +174,9 @@ impl Pacing {
                     format!("the sandbox `{sandbox}` was deleted; attach its successor by that one's id");
                 over(why, OverCause::NoSandbox)
             }
-            PlatformError::NoSandbox { .. } => over(why, OverCause::NoSandbox),
+            PlatformError::NoSandbox { .. } | PlatformError::OtherId { .. } => {
+                over(why, OverCause::NoSandbox)
+            }
             // What has worked before may work again soon: a proxy's error page, a hub that was killed while it started.
             PlatformError::Protocol { .. } | PlatformError::Sandbox { .. }
                 if self.history == History::Attached =>
@@ -186,7 +188,7 @@ impl Pacing {
             }
             PlatformError::Quota { .. } if self.may_fail() => over(why, OverCause::Unavailable),
             PlatformError::Quota { .. } => self.wait(why, QUOTA_DELAY, random),
-            PlatformError::Suspended { .. } => self.suspended(trying, random),
+            PlatformError::Suspended { suspension, .. } => self.suspended(suspension, trying, random),
             PlatformError::Unauthorized { .. } => self.refused(why, OverCause::Unauthorized, random),
             PlatformError::Unavailable { .. } if self.may_fail() && trying >= COMMAND_RETRY_TIME => {
                 over(format!("{why}; {AFTER_OUTAGE}"), OverCause::Unavailable)
@@ -210,13 +212,19 @@ impl Pacing {
         (AttachmentState::Refused { why, retry_in_ms: milliseconds(after) }, Step::Open { after })
     }
 
-    fn suspended(&mut self, trying: Duration, random: f64) -> (AttachmentState, Step) {
+    fn suspended(
+        &mut self,
+        suspension: Suspension,
+        trying: Duration,
+        random: f64,
+    ) -> (AttachmentState, Step) {
         let since = *self.suspended_since.get_or_insert(trying);
         let after = match trying.saturating_sub(since) < RECENT_SUSPENSION {
             true => self.queries.next_delay(random),
             false => RARE_QUERY_DELAY.mul_f64(1.0 - RARE_QUERY_JITTER * random),
         };
-        (AttachmentState::Suspended, Step::QueryState { after })
+        let why = format!("the platform reports that it is {suspension}");
+        (AttachmentState::Suspended { why }, Step::QueryState { after })
     }
 
     fn end_suspension(&mut self) {
@@ -275,7 +283,9 @@ mod tests {
     }
 
     fn suspended() -> Outcome {
-        Outcome::Failed(PlatformError::Suspended { action: "find the sandbox" }.into())
+        Outcome::Failed(
+            PlatformError::Suspended { action: "find the sandbox", suspension: Suspension::Paused }.into(),
+        )
     }
 
     /// As if a proxy in front of the platform responded with its own error page.
@@ -326,10 +336,14 @@ mod tests {
     fn the_state_of_a_suspended_sandbox_is_queried_ever_more_rarely_and_a_running_one_is_opened() {
         let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
         let mut queries = vec![step(&mut pacing, suspended(), LATEST)];
-        queries.extend((0..4).map(|_| step(&mut pacing, Outcome::State(SandboxState::Suspended), LATEST)));
+        queries.extend(
+            (0..4).map(|_| {
+                step(&mut pacing, Outcome::State(SandboxState::Suspended(Suspension::Paused)), LATEST)
+            }),
+        );
         let seconds = [1, 2, 4, 8, 8].map(|after| Step::QueryState { after: Duration::from_secs(after) });
         assert_eq!(queries, seconds);
-        let still_suspended = Outcome::State(SandboxState::Suspended);
+        let still_suspended = Outcome::State(SandboxState::Suspended(Suspension::Paused));
         let rare = pacing.next(still_suspended, RECENT_SUSPENSION, LATEST).1;
         assert_eq!(rare, Step::QueryState { after: RARE_QUERY_DELAY });
         assert_eq!(
@@ -355,7 +369,7 @@ mod tests {
             }
             let mut suspended_for = Duration::ZERO;
             while suspended_for < Duration::from_secs(24 * 3600) {
-                let outcome = Outcome::State(SandboxState::Suspended);
+                let outcome = Outcome::State(SandboxState::Suspended(Suspension::Paused));
                 let (_, Step::QueryState { after }) = pacing.next(outcome, suspended_for, random) else {
                     panic!("a suspended sandbox must be queried");
                 };
@@ -374,7 +388,7 @@ mod tests {
         let mut pacing = Pacing::new(Lifetime::Detached, History::Attached);
         step(&mut pacing, suspended(), LATEST);
         for random in [LATEST, 0.5, EARLIEST] {
-            let outcome = Outcome::State(SandboxState::Suspended);
+            let outcome = Outcome::State(SandboxState::Suspended(Suspension::Paused));
             let (_, next) = pacing.next(outcome, 2 * RECENT_SUSPENSION, random);
             assert!(
                 matches!(next, Step::QueryState { after } if after >= Duration::from_secs(15)),

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::status::Kind;
-use crate::config;
+use crate::config::{self, Platforms, is_same_platform};
 use crate::harness::Harness;
 
 /// A request to attach a sandbox of a platform. Plain data.
@@ -136,6 +136,11 @@ impl AttachmentRequest {
 impl AttachmentSpec {
     pub(super) fn key(&self) -> AttachmentKey {
         AttachmentKey { grant: self.grant.clone(), name: self.name.clone() }
+    }
+
+    /// Whether both are for the same sandbox, also through different tables `[platforms.NAME]`.
+    pub(super) fn has_same_sandbox(&self, other: &Self, platforms: &Platforms) -> bool {
+        self.sandbox == other.sandbox && is_same_platform(platforms, &self.platform, &other.platform)
     }
 
     /// The spec of a table `[attach.NAME]` of the configuration.

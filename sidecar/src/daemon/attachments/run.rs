@@ -125,7 +125,9 @@ impl<C: ClientFactory> Attaching<C> {
         // The command may have detached the attachment meanwhile.
         self.pacing.lifetime = self.status.borrow().lifetime;
         let (state, next) = self.pacing.next(outcome, began.elapsed(), random::fraction());
-        if let Some(why) = state.reason() {
+        // A suspended sandbox is queried again and again.
+        let is_news = self.status.borrow().state != state;
+        if let Some(why) = state.reason().filter(|_| is_news) {
             tracing::info!(sandbox = self.spec.name, state = state.name(), why, "attachment");
         }
         self.show(state);

@@ -106,7 +106,9 @@ impl ScriptedClient {
             script.calls.push((Call::State, Instant::now()));
             match script.disturbance.map(Disturbance::response) {
                 Some(Ok(())) => Some(Ok(SandboxState::Running)),
-                Some(Err(PlatformError::Suspended { .. })) => Some(Ok(SandboxState::Suspended)),
+                Some(Err(PlatformError::Suspended { suspension, .. })) => {
+                    Some(Ok(SandboxState::Suspended(suspension)))
+                }
                 Some(Err(error)) => Some(Err(error)),
                 None => script.state_responses.pop_front(),
             }

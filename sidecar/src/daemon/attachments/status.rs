@@ -62,8 +62,11 @@ pub(crate) enum AttachmentState {
         why: String,
         retry_in_ms: u64,
     },
-    /// The sandbox is paused or stopped and is not resumed by the sidecar.
-    Suspended,
+    /// The sandbox is paused, stopped or archived and is not resumed by the sidecar.
+    Suspended {
+        /// Which of these the platform reports.
+        why: String,
+    },
     /// The platform or the sandbox refuses; an operator has to change something. It is tried again rarely.
     Refused {
         why: String,
@@ -111,7 +114,7 @@ impl AttachmentState {
             Self::Opening(Progress::Connecting) => "connecting",
             Self::Attached { .. } => "attached",
             Self::Waiting { .. } => "waiting",
-            Self::Suspended => "suspended",
+            Self::Suspended { .. } => "suspended",
             Self::Refused { .. } => "refused",
             Self::Over { .. } => "over",
         }
@@ -120,7 +123,10 @@ impl AttachmentState {
     /// Why the sandbox is not attached.
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
-            Self::Waiting { why, .. } | Self::Refused { why, .. } | Self::Over { why, .. } => Some(why),
+            Self::Waiting { why, .. }
+            | Self::Suspended { why }
+            | Self::Refused { why, .. }
+            | Self::Over { why, .. } => Some(why),
             _ => None,
         }
     }
@@ -210,7 +216,10 @@ mod tests {
                 r#"{"state":"uploading","sent":1,"total":2}"#,
             ),
             (AttachmentState::Opening(Progress::StartingHub), r#"{"state":"starting-hub"}"#),
-            (AttachmentState::Suspended, r#"{"state":"suspended"}"#),
+            (
+                AttachmentState::Suspended { why: "it is paused".into() },
+                r#"{"state":"suspended","why":"it is paused"}"#,
+            ),
             (AttachmentState::Attached { key: "k".into() }, r#"{"state":"attached","key":"k"}"#),
         ] {
             assert_eq!(serde_json::to_string(&state).unwrap(), text);

@@ -1,20 +1,21 @@
 //! All attachments by grant and name, with their limits.
 //!
-//! What must stay true: a sandbox of a platform belongs to one attachment, and so does a name within its grant; clients of
+//! What must stay true: a sandbox belongs to one attachment, also if several tables `[platforms.NAME]` lead to its platform, and
+//! so does a name within its grant; clients of
 //! one grant cannot find out the names of another grant, nor use up its share of the limit; an entry exists for as long as
 //! its task runs, and that of a configured attachment until the configuration changes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cofferdam_platforms::SandboxId;
 use relay_proto::name::Name;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::request::{AttachmentKey, AttachmentSpec};
+use super::request::{AttachmentKey, AttachmentSpec, RequestedBy};
 use super::status::{AttachmentState, AttachmentStatus, Lifetime, end_command};
-use crate::config::Config;
+use crate::config::{Config, Platforms};
 
 /// All attachments.
 #[derive(Default)]
@@ -31,6 +32,19 @@ pub(super) struct Entry {
     pub(super) status: watch::Sender<AttachmentStatus>,
     /// Ends the attachment's task.
     pub(super) stop: CancellationToken,
+    /// The first reason for which the attachment was to end.
+    end_reason: Arc<OnceLock<EndReason>>,
+}
+
+/// Why an attachment was ended from outside of its task.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum EndReason {
+    /// The command that follows the attachment has exited.
+    CommandDisconnected,
+    /// A reload of the configuration removed or changed it, or does not permit it any more.
+    Configuration,
+    /// `attach end` or `kill`, or the same request of another client of the admin API.
+    Requested(RequestedBy),
 }
 
 /// How many attachments are allowed.
@@ -85,13 +99,18 @@ impl AttachmentLimits {
 }
 
 impl AttachmentTable {
-    pub(super) fn enter(&self, entry: Entry, limits: AttachmentLimits) -> Result<(), NotEntered> {
+    /// Enters an attachment, unless it conflicts with another or exceeds a limit. `platforms` are those of the configuration.
+    pub(super) fn enter(
+        &self,
+        entry: Entry,
+        limits: AttachmentLimits,
+        platforms: &Platforms,
+    ) -> Result<(), NotEntered> {
         let mut entries = self.lock();
-        let AttachmentSpec { name, platform, sandbox, grant, .. } = &*entry.spec;
+        let AttachmentSpec { name, sandbox, grant, .. } = &*entry.spec;
         let is_over = |entry: &Entry| matches!(entry.status.borrow().state, AttachmentState::Over { .. });
-        if let Some(other) = entries.values().find(|other| {
-            other.spec.platform == *platform && other.spec.sandbox == *sandbox && !is_over(other)
-        }) {
+        let has_sandbox = |other: &&Entry| entry.spec.has_same_sandbox(&other.spec, platforms);
+        if let Some(other) = entries.values().find(|other| has_sandbox(other) && !is_over(other)) {
             return Err(match other.spec.grant == *grant {
                 true => NotEntered::SandboxInUse { sandbox: sandbox.clone(), name: other.spec.name.clone() },
                 false => NotEntered::SandboxInUseByOtherGrant(sandbox.clone()),
@@ -139,10 +158,9 @@ impl AttachmentTable {
     }
 
     /// The attachment that has the same name or sandbox as `spec`.
-    pub(super) fn find_conflict(&self, spec: &AttachmentSpec) -> Option<Entry> {
+    pub(super) fn find_conflict(&self, spec: &AttachmentSpec, platforms: &Platforms) -> Option<Entry> {
         let entries = self.lock();
-        let has_sandbox =
-            |entry: &&Entry| entry.spec.platform == spec.platform && entry.spec.sandbox == spec.sandbox;
+        let has_sandbox = |entry: &&Entry| spec.has_same_sandbox(&entry.spec, platforms);
         entries.get(&spec.key()).or_else(|| entries.values().find(has_sandbox)).cloned()
     }
 
@@ -166,17 +184,42 @@ impl AttachmentTable {
 impl Entry {
     /// An attachment whose task is not started yet.
     pub(super) fn new(spec: AttachmentSpec, status: AttachmentStatus) -> Self {
-        Self { spec: Arc::new(spec), status: watch::Sender::new(status), stop: CancellationToken::new() }
+        Self {
+            spec: Arc::new(spec),
+            status: watch::Sender::new(status),
+            stop: CancellationToken::new(),
+            end_reason: Arc::default(),
+        }
+    }
+
+    /// Remembers why the attachment is about to end, unless it is ending already for another reason.
+    pub(super) fn set_end_reason(&self, reason: EndReason) {
+        let _ = self.end_reason.set(reason);
+    }
+
+    /// Why the attachment was ended, as commands show it.
+    pub(super) fn end_reason_text(&self) -> String {
+        let text = match self.end_reason.get() {
+            Some(EndReason::CommandDisconnected) => "its command disconnected",
+            Some(EndReason::Configuration) => "the new configuration does not have it or does not permit it",
+            Some(EndReason::Requested(RequestedBy::Operator)) => "it was ended by an operator",
+            Some(EndReason::Requested(RequestedBy::Token)) => "it was ended by a client of the admin API",
+            // Its enrolment was ended, not the attachment.
+            None => "it was ended",
+        };
+        text.to_owned()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use cofferdam_platforms::{KeepAwake, WhenSuspended};
+    use cofferdam_platforms::{KeepAwake, PlatformKind, PlatformSettings, WhenSuspended};
+    use cofferdam_secrets::Template;
 
     use super::super::request::Route;
     use super::super::status::{Kind, OverCause};
     use super::*;
+    use crate::config::Platform;
 
     const LIMITS: AttachmentLimits = AttachmentLimits { configured: 2, requested_per_grant: 2 };
 
@@ -217,25 +260,72 @@ mod tests {
     fn a_name_and_a_sandbox_belong_to_one_attachment() {
         let table = AttachmentTable::default();
         let first = followed("dev", "box1", "x");
-        table.enter(first.clone(), LIMITS).unwrap();
+        table.enter(first.clone(), LIMITS, &Platforms::new()).unwrap();
         let sandbox = "x".parse().unwrap();
         let sandbox_in_use = NotEntered::SandboxInUse { sandbox, name: "box1".into() };
-        assert_eq!(table.enter(followed("dev", "box2", "x"), LIMITS), Err(sandbox_in_use));
+        assert_eq!(table.enter(followed("dev", "box2", "x"), LIMITS, &Platforms::new()), Err(sandbox_in_use));
         let name_in_use = NotEntered::NameInUse("box1".into());
-        assert_eq!(table.enter(followed("dev", "box1", "y"), LIMITS), Err(name_in_use));
+        assert_eq!(table.enter(followed("dev", "box1", "y"), LIMITS, &Platforms::new()), Err(name_in_use));
         table.remove(&first);
-        table.enter(followed("dev", "box1", "y"), LIMITS).unwrap();
+        table.enter(followed("dev", "box1", "y"), LIMITS, &Platforms::new()).unwrap();
         // The task of the first attachment may end late, and must not remove the entry of the second.
         table.remove(&first);
         assert!(table.find(&first.spec.key()).is_some());
     }
 
+    /// A table `[platforms.NAME]` of the kind E2B with this address.
+    fn platform(name: &str, api_url: &str) -> (Name, Arc<Platform>) {
+        let api_url = (!api_url.is_empty()).then(|| api_url.parse().unwrap());
+        let settings = PlatformSettings { kind: PlatformKind::E2b, api_url, sandbox_url: None };
+        let platform = Platform {
+            name: name.parse().unwrap(),
+            settings,
+            api_key: Template { parts: Vec::new() },
+            vault_policies: Vec::new(),
+            grants: None,
+            shim: None,
+        };
+        (platform.name.clone(), Arc::new(platform))
+    }
+
+    #[test]
+    fn a_sandbox_belongs_to_one_attachment_also_through_two_tables_of_one_platform() {
+        let through = |platform: &str, name: &str| {
+            let mut entry = followed("dev", name, "x");
+            let spec = AttachmentSpec { platform: platform.parse().unwrap(), ..(*entry.spec).clone() };
+            entry.spec = Arc::new(spec);
+            entry
+        };
+        let platforms = Platforms::from([
+            platform("e2b", ""),
+            platform("again", "https://API.e2b.app/"),
+            platform("other", "https://api.example"),
+        ]);
+        let table = AttachmentTable::default();
+        table.enter(through("e2b", "box1"), LIMITS, &platforms).unwrap();
+        let refused = table.enter(through("again", "box2"), LIMITS, &platforms);
+        assert!(matches!(refused, Err(NotEntered::SandboxInUse { name, .. }) if name == "box1"));
+        let conflict = table.find_conflict(&through("again", "box2").spec, &platforms);
+        assert_eq!(conflict.unwrap().spec.name, "box1");
+        table.enter(through("other", "box2"), LIMITS, &platforms).unwrap();
+    }
+
+    #[test]
+    fn the_first_reason_for_the_end_is_kept() {
+        let entry = followed("dev", "box1", "x");
+        assert_eq!(entry.end_reason_text(), "it was ended");
+        entry.set_end_reason(EndReason::Requested(RequestedBy::Operator));
+        // The command disconnects when it sees the end of its attachment.
+        entry.clone().set_end_reason(EndReason::CommandDisconnected);
+        assert_eq!(entry.end_reason_text(), "it was ended by an operator");
+    }
+
     #[test]
     fn an_error_does_not_reveal_names_of_another_grant() {
         let table = AttachmentTable::default();
-        table.enter(followed("dev", "box1", "x"), LIMITS).unwrap();
-        table.enter(followed("other", "box1", "y"), LIMITS).unwrap();
-        let error = table.enter(followed("other", "box2", "x"), LIMITS).unwrap_err();
+        table.enter(followed("dev", "box1", "x"), LIMITS, &Platforms::new()).unwrap();
+        table.enter(followed("other", "box1", "y"), LIMITS, &Platforms::new()).unwrap();
+        let error = table.enter(followed("other", "box2", "x"), LIMITS, &Platforms::new()).unwrap_err();
         assert_eq!(error, NotEntered::SandboxInUseByOtherGrant("x".parse().unwrap()));
         assert!(!error.to_string().contains("box1") && !error.to_string().contains("dev"), "{error}");
     }
@@ -243,12 +333,12 @@ mod tests {
     #[test]
     fn each_grant_has_its_share_of_the_limit() {
         let table = AttachmentTable::default();
-        table.enter(followed("dev", "box1", "x"), LIMITS).unwrap();
-        table.enter(entry("dev", "box2", "y", Lifetime::Detached), LIMITS).unwrap();
+        table.enter(followed("dev", "box1", "x"), LIMITS, &Platforms::new()).unwrap();
+        table.enter(entry("dev", "box2", "y", Lifetime::Detached), LIMITS, &Platforms::new()).unwrap();
         let full = NotEntered::GrantFull { grant: "dev".parse().unwrap(), share: 2 };
-        assert_eq!(table.enter(followed("dev", "box3", "z"), LIMITS), Err(full));
-        table.enter(followed("other", "box1", "z"), LIMITS).unwrap();
-        table.enter(entry("dev", "box4", "u", Lifetime::Configured), LIMITS).unwrap();
+        assert_eq!(table.enter(followed("dev", "box3", "z"), LIMITS, &Platforms::new()), Err(full));
+        table.enter(followed("other", "box1", "z"), LIMITS, &Platforms::new()).unwrap();
+        table.enter(entry("dev", "box4", "u", Lifetime::Configured), LIMITS, &Platforms::new()).unwrap();
     }
 
     #[test]
@@ -257,11 +347,11 @@ mod tests {
         let over = entry("dev", "box1", "x", Lifetime::Configured);
         let state = AttachmentState::Over { why: "gone".into(), cause: OverCause::NoSandbox };
         over.status.send_modify(|status| status.state = state);
-        table.enter(over, LIMITS).unwrap();
-        table.enter(followed("dev", "box2", "x"), LIMITS).unwrap();
-        table.enter(entry("dev", "box3", "y", Lifetime::Configured), LIMITS).unwrap();
+        table.enter(over, LIMITS, &Platforms::new()).unwrap();
+        table.enter(followed("dev", "box2", "x"), LIMITS, &Platforms::new()).unwrap();
+        table.enter(entry("dev", "box3", "y", Lifetime::Configured), LIMITS, &Platforms::new()).unwrap();
         assert_eq!(
-            table.enter(entry("dev", "box4", "z", Lifetime::Configured), LIMITS),
+            table.enter(entry("dev", "box4", "z", Lifetime::Configured), LIMITS, &Platforms::new()),
             Err(NotEntered::Full(2))
         );
         assert_eq!(table.configured().len(), 2);

@@ -15,6 +15,7 @@ use super::pacing::History;
 use super::records::AttachmentRecord;
 use super::request::{AttachmentSpec, InvalidRequest, Route};
 use super::status::{AttachmentState, Lifetime};
+use super::table::EndReason;
 use crate::enrolment::{Enrolment, EnrolmentKind};
 
 impl AttachmentKeeper {
@@ -99,12 +100,21 @@ impl AttachmentKeeper {
     /// permitted any more.
     async fn apply_configuration(&self) {
         let config = self.daemon.context.config.load_full();
+        let mut permitted: Vec<Arc<AttachmentSpec>> = Vec::new();
         for entry in self.daemon.attachments.table.all() {
             let AttachmentSpec { platform, grant, name, .. } = &*entry.spec;
+            if matches!(entry.status.borrow().state, AttachmentState::Over { .. }) {
+                continue;
+            }
             if config.platforms.get(platform).is_some_and(|platform| !platform.permits(grant)) {
                 tracing::warn!(sandbox = name, %grant, %platform, "the platform is not for this grant any more: its attachment is ended");
-                let _ = self.end(&entry.spec.key()).await;
+            } else if permitted.iter().any(|other| other.has_same_sandbox(&entry.spec, &config.platforms)) {
+                tracing::warn!(sandbox = name, %platform, "another attachment has the same sandbox, since both platforms have the same address now: this one is ended");
+            } else {
+                permitted.push(Arc::clone(&entry.spec));
+                continue;
             }
+            let _ = self.end(&entry.spec.key(), EndReason::Configuration).await;
         }
         let wanted: Vec<AttachmentSpec> = config
             .attachments
@@ -115,7 +125,7 @@ impl AttachmentKeeper {
             let is_over = matches!(entry.status.borrow().state, AttachmentState::Over { .. });
             if is_over || !wanted.contains(&entry.spec) {
                 // Failures are logged where they occur.
-                let _ = self.end(&entry.spec.key()).await;
+                let _ = self.end(&entry.spec.key(), EndReason::Configuration).await;
                 self.daemon.attachments.table.remove(&entry);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cofferdam_platforms::{KeepAwake, SandboxState};
+use cofferdam_platforms::{KeepAwake, SandboxState, Suspension};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -114,7 +114,7 @@ fn unavailable(retry_after: Option<Duration>) -> PlatformError {
 }
 
 fn suspended() -> PlatformError {
-    PlatformError::Suspended { action: "find the sandbox" }
+    PlatformError::Suspended { action: "find the sandbox", suspension: Suspension::Paused }
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +146,7 @@ async fn while_a_sandbox_is_suspended_only_its_state_is_queried() {
     let platform = ScriptedPlatform::default();
     platform.respond_to_open(Err(suspended()));
     for _ in 0..50 {
-        platform.respond_to_state(Ok(SandboxState::Suspended));
+        platform.respond_to_state(Ok(SandboxState::Suspended(Suspension::Paused)));
     }
     platform.respond_to_state(Ok(SandboxState::Running)).respond_to_open(Ok(()));
     let mut running = start(&platform, Lifetime::Detached, History::Attached);

@@ -1,11 +1,12 @@
 //! Refused attachments: wrong keys, unknown sandboxes, second attachments, unusable shims. Each has its exit code and leaves
 //! nothing behind.
 
-use cofferdam_tests::e2b_double::{Fault, Side};
-
+use super::super::conflicts::{
+    assert_another_sidecar_does_not_take_over, assert_one_of_two_commands_attaches,
+};
 use super::*;
 
-impl E2bSetup {
+impl Anywhere {
     /// Runs `attach` with these arguments to its end: the exit code, and what was printed.
     #[track_caller]
     fn refused(&self, arguments: &[&str]) -> (i32, String) {
@@ -17,7 +18,7 @@ impl E2bSetup {
 
 #[test]
 fn a_wrong_key_is_no_permission() {
-    let Some(setup) = E2bSetup::with(|builder, _| builder.secret_file("e2b-key", "e2b_of_another_account"))
+    let Some(setup) = Anywhere::with(|builder, _| builder.secret_file("e2b-key", "e2b_of_another_account"))
     else {
         return;
     };
@@ -30,8 +31,15 @@ fn a_wrong_key_is_no_permission() {
 
 #[test]
 fn an_unknown_sandbox_is_no_input_and_an_id_cannot_be_a_path() {
-    let Some(setup) = E2bSetup::new() else { return };
-    for (id, said) in [("i0unknown", "has no sandbox `i0unknown`"), ("../v2", "is not the id of a sandbox")] {
+    let Some(setup) = Anywhere::new() else { return };
+    // Older SDKs append the id of a client, by which the platform finds the sandbox too.
+    let longer = format!("{}-client", setup.sandbox);
+    let by_that_id = format!("is `{}`; attach it by that id", setup.sandbox);
+    for (id, said) in [
+        ("i0unknown", "has no sandbox `i0unknown`"),
+        ("../v2", "is not the id of a sandbox"),
+        (&longer, &by_that_id),
+    ] {
         let (code, printed) = setup.refused(&["e2b", id, "--grant", "dev"]);
         assert_eq!(code, 66, "{printed}");
         assert!(printed.contains(said), "{printed}");
@@ -41,7 +49,7 @@ fn an_unknown_sandbox_is_no_input_and_an_id_cannot_be_a_path() {
 
 #[test]
 fn a_platform_or_a_grant_that_is_not_configured_is_a_configuration_error() {
-    let Some(setup) = E2bSetup::new() else { return };
+    let Some(setup) = Anywhere::new() else { return };
     for (arguments, said) in [
         (&["daytona", &setup.sandbox, "--grant", "dev"][..], "add a table `[platforms.daytona]`"),
         (&["e2b", &setup.sandbox, "--grant", "dev", "--platform", "cube"], "`cube` is not of the kind `e2b`"),
@@ -56,7 +64,7 @@ fn a_platform_or_a_grant_that_is_not_configured_is_a_configuration_error() {
 
 #[test]
 fn a_key_that_cannot_be_read_is_a_configuration_error() {
-    let Some(setup) = E2bSetup::with(|builder, _| builder.secret("e2b-key", "env = 'COFFERDAM_TEST_UNSET'"))
+    let Some(setup) = Anywhere::with(|builder, _| builder.secret("e2b-key", "env = 'COFFERDAM_TEST_UNSET'"))
     else {
         return;
     };
@@ -68,55 +76,23 @@ fn a_key_that_cannot_be_read_is_a_configuration_error() {
 
 #[test]
 fn a_sandbox_is_attached_once() {
-    let Some(setup) = E2bSetup::new() else { return };
+    let Some(setup) = Anywhere::new() else { return };
+    let other = setup.platform.create();
     let first = setup.attach(&["--name", "box1"]);
     let (code, printed) = setup.refused(&["e2b", &setup.sandbox, "--grant", "dev", "--name", "box2"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("is attached as `box1` already"), "{printed}");
-    let other = setup.platform.create(SandboxUser::Usual);
     let (code, printed) = setup.refused(&["e2b", &other, "--grant", "dev", "--name", "box1"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("the name `box1` belongs to another attachment"), "{printed}");
-    assert_eq!(setup.shim().call_text("echo", serde_json::json!({"text": "still"})), "still");
+    setup.assert_echoes("still");
     first.stop();
     setup.assert_nothing_left();
-}
-
-/// Two commands request the same sandbox at the same time.
-#[test]
-fn of_two_commands_at_once_one_attaches_the_sandbox() {
-    let Some(setup) = E2bSetup::new() else { return };
-    let mut both = ["box1", "box2"].map(|name| setup.start_attach(&["--name", name]));
-    wait_until("one of them is attached", || both.iter().any(|attach| attach.times_attached() == 1));
-    let refused = both.iter().position(|attach| attach.times_attached() == 0).expect("one is not attached");
-    assert_eq!(both[refused].wait().code(), Some(69), "{}", both[refused].printed());
-    let attached = format!("is attached as `box{}` already", 2 - refused);
-    assert!(both[refused].printed().contains(&attached), "{}", both[refused].printed());
-    assert_eq!(setup.shim().call_text("echo", serde_json::json!({"text": "once"})), "once");
-}
-
-/// The hub of the first sidecar keeps the sandbox; the second sidecar is refused, and attaches it once the first has ended.
-#[test]
-fn a_sandbox_of_another_sidecar_is_not_taken_over() {
-    let Some(setup) = E2bSetup::new() else { return };
-    let other = builder(&setup.platform).start();
-    let first = setup.attach(&[]);
-    let arguments = ["e2b", &setup.sandbox, "--grant", "dev"];
-    let mut second = Attach::start(&other, &arguments);
-    assert_eq!(second.wait().code(), Some(69), "{}", second.printed());
-    assert!(second.printed().contains("another hub"), "{}", second.printed());
-    assert_eq!(setup.shim().call_text("echo", serde_json::json!({"text": "still"})), "still");
-    assert_eq!(first.times_attached(), 1, "the first sidecar lost its pipe");
-    first.stop();
-    setup.assert_nothing_left();
-    let third = Attach::start(&other, &arguments);
-    third.wait_until_attached(1);
-    third.stop();
 }
 
 #[test]
 fn a_dynamic_shim_is_refused_with_the_command_that_builds_a_static_one() {
-    let Some(setup) = E2bSetup::new() else { return };
+    let Some(setup) = Anywhere::new() else { return };
     // A small dynamic program that every system has.
     let (code, printed) = setup.refused(&["e2b", &setup.sandbox, "--grant", "dev", "--shim", "/usr/bin/env"]);
     assert_eq!(code, 69, "{printed}");
@@ -125,34 +101,31 @@ fn a_dynamic_shim_is_refused_with_the_command_that_builds_a_static_one() {
 }
 
 #[test]
-fn an_outage_at_the_start_is_waited_for_and_retry_after_is_honoured() {
-    let Some(setup) = E2bSetup::new() else { return };
-    setup.platform.plan(Side::Control, "/sandboxes/", Fault::StatusRetryAfter(503, 2), 1);
-    // A limit on the rate of requests, unlike a quota.
-    setup.platform.plan(Side::Control, "/sandboxes/", Fault::StatusRetryAfter(429, 1), 1);
-    setup.platform.plan(Side::Control, "/sandboxes/", Fault::Cut, 1);
-    let attach = setup.start_attach(&[]);
-    attach.wait_until_output_has("retrying in 2 s");
-    attach.wait_until_attached(1);
-    attach.stop();
-    setup.assert_nothing_left();
-}
-
-#[test]
 fn attachments_are_limited() {
-    let Some(setup) = E2bSetup::with(|builder, _| builder.limit("attachments = 1")) else { return };
+    let Some(setup) = Anywhere::with(|builder, _| builder.limit("attachments = 1")) else { return };
     let first = setup.attach(&[]);
-    let other = setup.platform.create(SandboxUser::Usual);
+    let other = setup.platform.create();
     let (code, printed) = setup.refused(&["e2b", &other, "--grant", "dev"]);
     assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("its share of `limits.attachments` allows (1)"), "{printed}");
     first.stop();
+    setup.assert_nothing_left();
 }
 
 #[test]
 fn the_template_names_the_shim_by_its_digest() {
-    let Some(setup) = E2bSetup::new() else { return };
+    let Some(setup) = Anywhere::new() else { return };
     let shim = shim_binary().display().to_string();
     let lines = setup.world.cofferdam_text(&["attach", "e2b", "--template", "--shim", &shim]);
     assert!(lines.contains("COPY cofferdam-shim /usr/local/lib/cofferdam/cofferdam-shim-"), "{lines}");
+}
+
+#[test]
+fn of_two_commands_at_once_one_attaches_the_sandbox() {
+    assert_one_of_two_commands_attaches::<Anywhere>();
+}
+
+#[test]
+fn a_sandbox_of_another_sidecar_is_not_taken_over() {
+    assert_another_sidecar_does_not_take_over::<Anywhere>();
 }
