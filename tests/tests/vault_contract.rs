@@ -23,13 +23,14 @@ use vaultrs::api::auth::{approle, cert, kubernetes, oidc, userpass};
 use vaultrs::api::{database, kv1, kv2, pki, ssh, sys, token};
 
 /// Calls of ours without a counterpart: the endpoint, and what vaultrs has instead.
-const NOT_IN_VAULTRS: [(&str, &str); 8] = [
+const NOT_IN_VAULTRS: [(&str, &str); 9] = [
     ("capabilities_self", "sys/capabilities-self: nothing"),
     ("kv_read", "no request of its own: `kv_version` and `kv_read_as`"),
     ("kv_version", "no request of its own: `mount`, then `kv_read_as`"),
     ("kv_probe", "no request of its own: `kv_read_as`"),
     ("lookup_lease", "sys/leases/lookup: nothing about leases"),
     ("mount", "sys/internal/ui/mounts/PATH, which needs no policy: only sys/mounts/PATH, which does"),
+    ("operate", "no request of its own: it sends vaultrs' requests for operators"),
     ("renew_lease", "sys/leases/renew: nothing about leases"),
     ("verdicts", "no request of its own: `capabilities_self`"),
 ];
@@ -191,6 +192,21 @@ async fn tokens(ours: &RecordedClient) -> Vec<Pair> {
             "revoke_accessor",
             ours.sent(vault.revoke_accessor(token, &accessor)).await,
             &token::requests::RevokeTokenAccessorRequest { accessor: "accessor-1".into() },
+            &[],
+        ),
+        pair(
+            "is_secret_id_of",
+            ours.sent(vault.is_secret_id_of(
+                token,
+                "auth/approle/role/agent",
+                "secret-id-1".to_owned().into(),
+            ))
+            .await,
+            &approle::requests::ReadSecretIDRequest {
+                mount: "approle".into(),
+                role_name: "agent".into(),
+                secret_id: "secret-id-1".into(),
+            },
             &[],
         ),
     ]
