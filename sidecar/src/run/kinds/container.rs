@@ -67,7 +67,11 @@ pub(super) fn prepare(
         FileTree::Image(name) => Some(Image {
             name: name.clone(),
             inspect: short_line(&["image", "inspect", "--format", "{{.Architecture}}", name]),
-            pull: CommandLine { environment: environment_of_pull, ..short_line(&["pull", name]) },
+            // Its files may be large. If the user chose a place for temporary files, the run's directory is there too.
+            pull: match host.variable("TMPDIR") {
+                Some(_) => short_line(&["pull", name]),
+                None => CommandLine { environment: environment_of_pull, ..short_line(&["pull", name]) },
+            },
         }),
     };
     let trial = match (plan.kind, &plan.tree) {
@@ -159,8 +163,7 @@ fn walls(
 }
 
 /// A directory for the temporary files of podman or docker, which an interrupted one leaves behind. `None` where podman would
-/// look for its containers there (without root and XDG_RUNTIME_DIR), or where the command gets this variable of the user. Not
-/// for pulls, whose files may be large.
+/// look for its containers there (without root and XDG_RUNTIME_DIR), or where the command gets this variable of the user.
 fn temporary_directory(plan: &Plan, host: &Host, run_directory: &Path) -> Option<PathBuf> {
     let has_own_state = nix::unistd::geteuid().is_root() || host.variable("XDG_RUNTIME_DIR").is_some();
     let is_passed_on = plan.environment.contains_key(OsStr::new("TMPDIR"));
