@@ -1,4 +1,5 @@
-//! Binds the Unix sockets of the sidecar: a stale socket file is replaced, a socket in use is left alone.
+//! Binds the Unix sockets of the sidecar: a stale socket file is replaced, a socket in use is left alone. Or takes over a
+//! socket that the service manager has bound.
 //!
 //! What must stay true: a socket's name appears only when the socket has its final mode and accepts connections; only a
 //! file that is certainly stale is replaced; only a file that is still ours is removed. The directory may be visible in
@@ -8,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,10 +25,17 @@ use tokio::net::UnixListener;
 
 use crate::config::Relay;
 
-/// A bound socket; its file is removed on drop.
+/// A bound socket; its file is removed on drop, unless the service manager has bound it.
 #[derive(Debug)]
 pub(super) struct Socket {
     listener: Arc<UnixListener>,
+    /// `None` if the file belongs to the service manager.
+    _file: Option<SocketFile>,
+}
+
+/// The file of a socket that was bound here; removed on drop.
+#[derive(Debug)]
+struct SocketFile {
     directory: OwnedFd,
     name: OsString,
     /// No other file has this identity while the listener is open.
@@ -116,7 +125,16 @@ impl Socket {
         let directory = open(parent, flags, Bits::empty()).map_err(|errno| failed(errno.into()))?;
         check_path_is_free(&directory, name, path)?;
         let (listener, identity) = bind_and_rename(&directory, name, mode).map_err(failed)?;
-        Ok(Self { listener: Arc::new(listener), directory, name: name.into(), identity })
+        let file = SocketFile { directory, name: name.into(), identity };
+        Ok(Self { listener: Arc::new(listener), _file: Some(file) })
+    }
+
+    /// Takes over a socket that the service manager listens on. Its file and the file's mode stay as they are.
+    pub(super) fn passed(socket: StdUnixListener, path: &Path) -> Result<Self, SocketError> {
+        let failed = |source: io::Error| SocketError::Io { path: path.into(), source };
+        socket.set_nonblocking(true).map_err(failed)?;
+        let listener = UnixListener::from_std(socket).map_err(failed)?;
+        Ok(Self { listener: Arc::new(listener), _file: None })
     }
 
     pub(super) fn listener(&self) -> Arc<UnixListener> {
@@ -124,7 +142,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         let existing = stat(&self.directory, &self.name);
         if existing.is_ok_and(|file| Identity::of(&file) == self.identity) {
@@ -174,7 +192,7 @@ fn bind_and_rename(directory: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<
     let placed = (|| {
         // No client can connect before `listen`, so the initial mode of the file does not matter.
         fchmodat(directory, hidden.as_os_str(), mode.of_socket(), FchmodatFlags::NoFollowSymlink)?;
-        listen(&socket, Backlog::new(BACKLOG)?)?;
+        listen(&socket, backlog())?;
         let identity = Identity::of(&stat(directory, &hidden)?);
         renameat(directory, hidden.as_os_str(), directory, name)?;
         Ok(identity)
@@ -196,6 +214,11 @@ fn stat(directory: &OwnedFd, name: &OsStr) -> nix::Result<FileStat> {
 /// The socket's address through the open directory, so that its length does not depend on the directory's path.
 fn address(directory: &OwnedFd, name: &OsStr) -> nix::Result<UnixAddr> {
     UnixAddr::new(&Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
+}
+
+/// [`BACKLOG`]. Where the C library says that the limit is lower, as musl's 128 is, the kernel's own, `net.core.somaxconn`.
+fn backlog() -> Backlog {
+    Backlog::new(BACKLOG).unwrap_or(Backlog::MAXALLOWABLE)
 }
 
 fn stream_socket() -> nix::Result<OwnedFd> {
@@ -293,6 +316,17 @@ mod tests {
         std::os::unix::fs::symlink("/nowhere", directory.socket()).unwrap();
         let error = Socket::bind(&directory.socket(), Mode::Owner).unwrap_err();
         assert!(matches!(error, SocketError::NotASocket { .. }));
+    }
+
+    #[tokio::test]
+    async fn the_file_of_a_passed_socket_stays() {
+        let directory = Directory::new();
+        let bound = StdListener::bind(directory.socket()).unwrap();
+        let socket = Socket::passed(bound, &directory.socket()).unwrap();
+        let _client = UnixStream::connect(directory.socket()).unwrap();
+        socket.listener().accept().await.unwrap();
+        drop(socket);
+        assert!(directory.socket().exists());
     }
 
     #[tokio::test]

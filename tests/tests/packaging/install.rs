@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use cofferdam_tests::http::{Reply, listen};
 use cofferdam_tests::process::{Running, built, command, output_of};
+use cofferdam_tests::run_user::contents;
 use cofferdam_tests::tools::Tool;
 
 /// A directory with a release in `dist`, and nothing installed yet.
@@ -101,15 +102,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// All files below a directory.
 fn files_in(directory: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        match entry.path().is_dir() {
-            true => files.extend(files_in(&entry.path())),
-            false => files.push(entry.path()),
-        }
-    }
-    files.sort();
-    files
+    contents(directory).into_iter().map(|(path, _)| path).collect()
 }
 
 /// Without root, network, compiler and any file outside of the system's directories.

@@ -1,0 +1,145 @@
+//! The wheel and the npm packages that carry the program, installed without a network.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use cofferdam_tests::booted_debian::Shared;
+use cofferdam_tests::packaged::stripped_program;
+use cofferdam_tests::process::{built, command, output_of};
+use cofferdam_tests::tools::Tool;
+
+use super::commands_of_guide;
+
+/// The sections of the guide whose commands are run in a Debian that is not booted.
+pub(crate) const SECTIONS: [&str; 5] =
+    ["For one user, without root", "pip and uv", "npm", "The shim for an image or a sandbox", "Completions"];
+
+/// Runs a script of `packaging` with this program and the shim inside; returns the files that it made.
+#[track_caller]
+fn make(script: &str, out: &Path, program: &Path) -> Vec<PathBuf> {
+    let mut make = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(script));
+    let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
+    make.arg(out).arg(program).arg(format!("{}={}", std::env::consts::ARCH, shim.display()));
+    make.env("SOURCE_DATE_EPOCH", "1750000000");
+    succeeds(make, script);
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(out).expect("it was made").flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+#[track_caller]
+fn succeeds(command: Command, name: &str) -> String {
+    let Output { status, stdout, stderr } = output_of(command, name);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(status.success(), "{name}: {status}\n{}{}", text(&stdout), text(&stderr));
+    text(&stdout)
+}
+
+#[track_caller]
+fn assert_same_bytes_twice(script: &str, directory: &Path) {
+    let small = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
+    let [one, two] = ["one", "two"].map(|name| make(script, &directory.join(name), &small));
+    assert!(!one.is_empty());
+    for (one, two) in one.iter().zip(&two) {
+        assert_eq!(one.file_name(), two.file_name());
+        assert!(
+            std::fs::read(one).expect("it was made") == std::fs::read(two).expect("it was made"),
+            "{one:?}"
+        );
+    }
+}
+
+/// Asserts that both names start the program, with its shim inside, and that the demo works.
+#[track_caller]
+fn assert_installed(programs: &Path) {
+    for name in ["cofferdam", "cofferdam-mcp"] {
+        let mut version = command(programs.join(name));
+        version.arg("--version");
+        assert!(succeeds(version, name).starts_with("cofferdam "), "{name}");
+    }
+    let mut demo = command(programs.join("cofferdam-mcp"));
+    demo.arg("demo");
+    succeeds(demo, "cofferdam-mcp demo");
+    let shim = programs.join("inside");
+    let mut write = command(programs.join("cofferdam"));
+    write.args(["shim", "--out"]).arg(&shim);
+    succeeds(write, "cofferdam shim");
+    assert!(shim.exists());
+    let mut wrong = command(programs.join("cofferdam-mcp"));
+    wrong.arg("no-such-command");
+    assert_eq!(output_of(wrong, "cofferdam-mcp").status.code(), Some(64), "the exit code is lost");
+}
+
+#[test]
+fn pip_installs_the_wheel_and_both_commands_run() {
+    let Some(python) = Tool::Python.path() else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let made = make("wheel", &directory.path().join("dist"), &stripped_program(directory.path()));
+    let [wheel] = &made[..] else { panic!("{made:?}") };
+    let name = wheel.file_name().expect("the wheel has a name").to_string_lossy().into_owned();
+    assert!(
+        name.starts_with(&format!("cofferdam_mcp-{}-py3-none-manylinux_2_", env!("CARGO_PKG_VERSION"))),
+        "{name}"
+    );
+    let mut install = command(python);
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]);
+    install.args(["--no-warn-script-location", "--prefix"]).arg(directory.path().join("prefix")).arg(wheel);
+    succeeds(install, "pip install");
+    assert_installed(&directory.path().join("prefix/bin"));
+    assert_same_bytes_twice("wheel", directory.path());
+}
+
+#[test]
+fn npm_installs_the_packages_and_both_commands_run() {
+    let Some(npm) = Tool::Npm.path() else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let made = make("npm/build", &directory.path().join("dist"), &stripped_program(directory.path()));
+    assert_eq!(made.len(), 2, "{made:?}");
+    let mut install = command(&npm);
+    install.args(["install", "--global", "--offline", "--no-audit", "--no-fund", "--silent", "--prefix"]);
+    install.arg(directory.path().join("prefix")).args(&made);
+    install.env("npm_config_cache", directory.path().join("cache"));
+    succeeds(install, "npm install");
+    assert_installed(&directory.path().join("prefix/bin"));
+
+    // Without the package of the platform the command says what is missing.
+    let platform = directory.path().join("prefix/lib/node_modules/@cofferdam");
+    std::fs::remove_dir_all(platform).expect("the platform's package was installed");
+    let mut lost = command(directory.path().join("prefix/bin/cofferdam"));
+    lost.arg("--version");
+    let output = output_of(lost, "cofferdam without its program");
+    assert_eq!(output.status.code(), Some(69));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("is not installed") && said.contains("--omit=optional"), "{said}");
+    assert_same_bytes_twice("npm/build", directory.path());
+}
+
+/// The commands of the guide in a Debian without a compiler and without a network; npm and uv are those of this machine.
+#[test]
+#[ignore = "minutes: just slow"]
+fn the_packages_run_in_a_debian_without_a_compiler() {
+    let (Some(npm), Some(uv)) = (Tool::Npm.path(), Tool::Uv.path()) else { return };
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let program = stripped_program(directory.path());
+    make("wheel", &directory.path().join("dist"), &program);
+    make("npm/build", &directory.path().join("dist"), &program);
+    make("archive", &directory.path().join("dist"), &program);
+    let npm = npm.canonicalize().expect("npm is installed");
+    let npm = npm.ancestors().nth(2).expect("npm is a directory of files");
+    let Some(shared) = Shared::default().path(&directory.path().join("dist"), "/dist").node() else { return };
+    let shared = shared.path(npm, "/opt/npm").path(&uv, "/usr/local/bin/uv");
+    let shared = shared.path(&uv.with_file_name("uvx"), "/usr/local/bin/uvx");
+    let mut script = "\
+        ! command -v cargo && ! command -v gcc\n\
+        export HOME=/root PATH=/usr/local/bin:/usr/bin:/bin UV_OFFLINE=1 npm_config_offline=true\n\
+        ln -s /opt/npm/bin/npm-cli.js /usr/local/bin/npm && ln -s /opt/npm/bin/npx-cli.js /usr/local/bin/npx\n\
+        mkdir /root/project && cd /root/project && ln -s /dist dist\n"
+        .to_owned();
+    for block in SECTIONS.iter().flat_map(|section| commands_of_guide(section)) {
+        script.push_str(&block);
+    }
+    script.push_str("./cofferdam-shim --version\n");
+    let Some(printed) = shared.succeeds(&script) else { return };
+    assert!(printed.contains("installed cofferdam "), "{printed}");
+}
