@@ -107,7 +107,7 @@ impl Harness {
 }
 
 /// Whether an entry of a settings file starts the shim, so that it was written for Cofferdam.
-fn starts_shim(entry: &Value) -> bool {
+pub(crate) fn starts_shim(entry: &Value) -> bool {
     let command = match &entry["command"] {
         Value::Array(arguments) => arguments.first().and_then(Value::as_str),
         command => command.as_str(),

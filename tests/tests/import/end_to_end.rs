@@ -1,0 +1,109 @@
+//! From a settings file with plaintext tokens to calls through the rewritten entries.
+
+use std::path::{Path, PathBuf};
+
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::built;
+use cofferdam_tests::tools::Tool;
+use serde_json::{Value, json};
+
+use super::support::{CANARY, Person, mode};
+
+/// A configuration with comments, whose paths no other test uses.
+fn existing_configuration(person: &Person) -> String {
+    let root = person.home();
+    let root = root.display();
+    format!("# mine\nstate-dir = \"{root}/state\" # kept\n\n[admin]\nsocket = \"{root}/admin/admin.sock\"\n")
+}
+
+/// The rewritten entry's command, in a sandbox with its configuration, and a client on its stdio.
+#[track_caller]
+fn client_of_entry(person: &Person, name: &str) -> Harness {
+    let settings: Value = serde_json::from_str(&person.read(".mcp.json")).expect("it is JSON");
+    let entry = &settings["mcpServers"][name];
+    let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
+    let mut command = person.command(&["run", "--quiet"]);
+    command.arg("--shim").arg(shim).arg("--").arg(entry["command"].as_str().expect("it has a command"));
+    command.args(entry["args"].as_array().into_iter().flatten().filter_map(Value::as_str));
+    Harness::start(command, "the entry of the settings").initialized()
+}
+
+#[test]
+fn a_plaintext_token_moves_and_its_server_works_through_the_rewritten_entry() {
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let fixture = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
+    let settings = json!({"mcpServers": {
+        "Tools": {"command": fixture, "env": {"SECRET": "CANARY-of-the-variable"}, "timeout": 60000},
+        "with-argument": {"command": "sh", "args": ["-c", format!("SECRET=$1 exec {}", fixture.display()), "--token=CANARY-of-the-argument", "CANARY-of-the-argument"]},
+    }});
+    let original = format!("{settings:#}\n");
+    let person = Person::with(".mcp.json", &original);
+    let before = existing_configuration(&person);
+    std::fs::create_dir_all(person.configuration().parent().unwrap()).unwrap();
+    std::fs::write(person.configuration(), &before).unwrap();
+    person.import(".mcp.json").assert_prints("WARNING: other processes of the host can read arguments");
+    let after = std::fs::read_to_string(person.configuration()).unwrap();
+    assert!(after.starts_with(&before) && after.contains("argv-secrets = \"allow\""), "{after}");
+    person.cofferdam(&["check"]).assert_code(0);
+    assert!(!person.read(".mcp.json").contains(CANARY));
+
+    for name in ["Tools", "with-argument"] {
+        let mut client = client_of_entry(&person, name);
+        assert_eq!(client.call_text("add", json!({"a": 20, "b": 22})), "42");
+        // The server has the credential; what it reveals of it is redacted.
+        let revealed = client.call("leak", json!({})).to_string();
+        assert!(revealed.contains("[redacted:") && !revealed.contains(CANARY), "{revealed}");
+    }
+    person.cofferdam(&["import", ".mcp.json", "--undo"]).assert_code(0).assert_prints("restored");
+    assert_eq!(person.read(".mcp.json"), original);
+    person.import(".mcp.json");
+    person.cofferdam(&["import", "--forget", "--yes"]).assert_code(0).assert_prints("deleted: 1 backup");
+    person.cofferdam(&["import", ".mcp.json", "--undo"]).assert_code(66);
+    let left = person.files_with_secrets();
+    assert!(
+        left.iter().all(|path| path.starts_with(person.secrets()) && path.extension().unwrap() == "json"),
+        "{left:?}"
+    );
+}
+
+fn corpus() -> Vec<PathBuf> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sidecar/import/tests/corpus");
+    let mut cases: Vec<PathBuf> =
+        std::fs::read_dir(corpus).expect("there is a corpus").flatten().map(|entry| entry.path()).collect();
+    cases.sort();
+    cases
+}
+
+#[test]
+fn every_file_of_the_corpus_gives_a_valid_configuration_and_can_be_restored() {
+    let cases = corpus();
+    assert!(cases.len() >= 40, "{}", cases.len());
+    for case in cases {
+        let name = case.file_name().unwrap().to_string_lossy().into_owned();
+        let expected: Value =
+            serde_json::from_slice(&std::fs::read(case.join("expected.json")).unwrap()).unwrap();
+        let file = expected["settings"].as_str().unwrap();
+        let original = std::fs::read_to_string(case.join(file)).unwrap();
+        let person = Person::with(file, &original);
+        let is_empty = expected["imported"].as_object().unwrap().is_empty();
+        person.import(file);
+        if is_empty {
+            assert!(!person.configuration().exists(), "{name}");
+            continue;
+        }
+        person.cofferdam(&["check"]).assert_code(0);
+        let kept = expected["kept"] == true || expected["rewritten"] == false;
+        for path in person.files_with_secrets() {
+            let is_settings = path == person.project().join(file);
+            assert!(path.starts_with(person.secrets()) || is_settings && kept, "{name}: {}", path.display());
+            assert!(is_settings || mode(&path) == 0o600, "{name}: {}", path.display());
+        }
+        person.cofferdam(&["import", file, "--yes", "--rewrite"]).assert_code(0);
+        if expected["rewritten"] != false {
+            person.cofferdam(&["import", file, "--undo"]).assert_code(0);
+        }
+        assert_eq!(person.read(file), original, "{name}");
+    }
+}

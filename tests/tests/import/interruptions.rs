@@ -1,0 +1,86 @@
+//! An import that is killed at any system call that changes something: nothing is lost, and the next run completes it.
+
+use cofferdam_tests::process::output_of;
+
+use super::secrecy::strace;
+use super::support::{CANARY, Person, Run, one_server};
+
+/// Every system call with which an import changes a file or directory.
+const CALLS: &[&str] = &["mkdir", "rename", "linkat", "unlink", "fsync", "fchmod", "write", "flock"];
+/// More than an import makes of any of them.
+const MOST_CALLS: usize = 100;
+
+/// An import that is killed before the call of this number. Returns whether it was killed.
+fn is_killed_at(person: &Person, call: &str, number: usize) -> Option<bool> {
+    let inject = format!("inject={call}:signal=SIGKILL:when={number}");
+    let trace = person.home().join("trace");
+    let import = strace(person, &["-e", &format!("trace={call}"), "-e", &inject], &trace)?;
+    let run = Run::of(&output_of(import, "an import that is killed"));
+    std::fs::remove_file(&trace).expect("strace has written it");
+    assert!(!run.printed.contains(CANARY) && !run.stderr.contains(CANARY), "{}{}", run.printed, run.stderr);
+    Some(run.code != Some(0))
+}
+
+#[test]
+fn an_import_that_is_killed_at_any_step_loses_nothing_and_the_next_run_completes_it() {
+    let original = one_server();
+    let mut kills = 0;
+    for call in CALLS {
+        for number in 1..=MOST_CALLS {
+            let person = Person::with(".mcp.json", &original);
+            let Some(is_killed) = is_killed_at(&person, call, number) else { return };
+            let what = format!("{call} number {number}");
+            if !is_killed {
+                break;
+            }
+            assert!(number < MOST_CALLS, "{what}");
+            kills += 1;
+            // Either the settings are as they were, or everything that they had is elsewhere.
+            if person.read(".mcp.json") != original {
+                person.cofferdam(&["check"]).assert_code(0);
+                assert!(
+                    std::fs::read_to_string(person.secrets().join("github.json")).unwrap().contains(CANARY),
+                    "{what}"
+                );
+            }
+            person.import(".mcp.json");
+            person.cofferdam(&["check"]).assert_code(0);
+            let left = person.files_with_secrets();
+            assert!(left.iter().all(|path| path.starts_with(person.secrets())), "{what}: {left:?}");
+            let configuration = std::fs::read_to_string(person.configuration()).unwrap();
+            assert_eq!(configuration.matches("[servers.").count(), 1, "{what}: {configuration}");
+            person.cofferdam(&["import", ".mcp.json", "--undo"]).assert_code(0);
+            assert_eq!(person.read(".mcp.json"), original, "{what}");
+            let unfinished: Vec<_> = person
+                .everything()
+                .into_iter()
+                .filter(|(path, _)| path.to_string_lossy().ends_with(".new"))
+                .collect();
+            assert!(
+                unfinished.iter().all(|(path, bytes)| !path.starts_with(person.secrets())
+                    && !String::from_utf8_lossy(bytes).contains(CANARY)),
+                "{what}: {unfinished:?}"
+            );
+        }
+    }
+    assert!(kills >= 20, "only {kills} steps were interrupted");
+}
+
+#[test]
+fn an_import_that_cannot_write_says_so_and_loses_nothing() {
+    let original = one_server();
+    for (call, number) in [("fsync", 1), ("fsync", 4), ("rename", 1), ("linkat", 1), ("linkat", 2)] {
+        let person = Person::with(".mcp.json", &original);
+        let inject = format!("inject={call}:error=ENOSPC:when={number}");
+        let trace = person.home().join("trace");
+        let Some(import) = strace(&person, &["-e", &format!("trace={call}"), "-e", &inject], &trace) else {
+            return;
+        };
+        let run = Run::of(&output_of(import, "an import on a full disk")).assert_code(73);
+        std::fs::remove_file(&trace).unwrap();
+        run.assert_fails_with("No space left on device");
+        assert_eq!(person.read(".mcp.json"), original);
+        person.import(".mcp.json");
+        person.cofferdam(&["check"]).assert_code(0);
+    }
+}

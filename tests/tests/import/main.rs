@@ -1,0 +1,11 @@
+//! `cofferdam import` and `cofferdam harness`: the built program with settings files of every harness.
+
+mod bad_input;
+mod destinations;
+mod end_to_end;
+mod guide;
+mod harness_entries;
+mod interruptions;
+mod questions;
+mod secrecy;
+mod support;

@@ -1,0 +1,125 @@
+//! The command at a terminal: one question for each secret, one before anything is written.
+
+use cofferdam_tests::process::command;
+use cofferdam_tests::terminal::Terminal;
+use nix::sys::termios::LocalFlags;
+
+use super::support::{CANARY, Person, TOKEN};
+
+const SECRET_QUESTION: &str = "move it out as a secret? [Y/n] ";
+const LAST_QUESTION: &str = "Make these changes? [y/N] ";
+
+fn person() -> Person {
+    Person::with(
+        ".mcp.json",
+        &format!(
+            "{{\"mcpServers\": {{\"x\": {{\"command\": \"x-server\", \"env\": {{\"A_TOKEN\": \"{TOKEN}\", \"B_KEY\": \"not-a-secret\"}}}}}}}}"
+        ),
+    )
+}
+
+/// The command on a terminal that is its controlling terminal, so that Ctrl-C reaches it.
+fn at_terminal(person: &Person, arguments: &[&str]) -> Terminal {
+    let cofferdam = person.command(arguments);
+    let mut on_terminal = command("/usr/bin/setsid");
+    on_terminal.env_clear().envs(cofferdam.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    on_terminal.args(["--ctty", "--wait"]).arg(cofferdam.get_program()).args(cofferdam.get_args());
+    on_terminal.current_dir(person.project());
+    Terminal::of(on_terminal)
+}
+
+#[track_caller]
+fn wait_for_questions(terminal: &Terminal, text: &str, count: usize) {
+    cofferdam_tests::deadline::wait_until("the question is asked", || {
+        terminal.shown().matches(text).count() >= count
+    });
+}
+
+#[test]
+fn each_secret_can_be_refused_and_nothing_is_shown_of_it() {
+    let person = person();
+    let mut terminal = at_terminal(&person, &["import", ".mcp.json", "--rewrite"]);
+    wait_for_questions(&terminal, SECRET_QUESTION, 1);
+    terminal.type_in("what\n");
+    wait_for_questions(&terminal, SECRET_QUESTION, 2);
+    terminal.type_in("\n");
+    wait_for_questions(&terminal, SECRET_QUESTION, 3);
+    terminal.type_in("n\n");
+    terminal.wait_for(LAST_QUESTION);
+    terminal.type_in("y\n");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.shown());
+    assert!(!terminal.shown().contains(CANARY), "{}", terminal.shown());
+    let configuration = std::fs::read_to_string(person.configuration()).unwrap();
+    assert!(
+        configuration.contains("B_KEY = \"not-a-secret\"") && configuration.contains("{x.a_token}"),
+        "{configuration}"
+    );
+    assert!(!person.read(".mcp.json").contains(CANARY));
+}
+
+#[test]
+fn ctrl_c_and_no_at_every_question_change_nothing() {
+    let person = person();
+    let before = person.everything();
+    for answered in 0..3 {
+        for interruption in ["\u{3}", "\u{4}", "n\n"] {
+            // No to a secret is an answer, not an interruption.
+            if interruption == "n\n" && answered < 2 {
+                continue;
+            }
+            let mut terminal = at_terminal(&person, &["import", ".mcp.json", "--rewrite"]);
+            for number in 1..=answered {
+                wait_for_questions(&terminal, SECRET_QUESTION, number);
+                terminal.type_in("\n");
+            }
+            match answered {
+                2 => terminal.wait_for(LAST_QUESTION),
+                _ => wait_for_questions(&terminal, SECRET_QUESTION, answered + 1),
+            }
+            terminal.type_in(interruption);
+            assert_ne!(terminal.exit_code(), Some(0), "{}", terminal.shown());
+            assert!(terminal.mode().local_flags.contains(LocalFlags::ECHO | LocalFlags::ICANON));
+            assert_eq!(person.everything(), before);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_another_program_changes_during_the_question_is_left_alone_and_nothing_is_written() {
+    let person = person();
+    let mut terminal = at_terminal(&person, &["import", ".mcp.json", "--rewrite"]);
+    for number in 1..=2 {
+        wait_for_questions(&terminal, SECRET_QUESTION, number);
+        terminal.type_in("\n");
+    }
+    terminal.wait_for(LAST_QUESTION);
+    let changed = "{\"mcpServers\": {\"other\": {\"command\": \"other-server\"}}}";
+    person.write(".mcp.json", changed);
+    terminal.type_in("y\n");
+    assert_eq!(terminal.exit_code(), Some(69), "{}", terminal.shown());
+    terminal.wait_for("was changed by another program meanwhile");
+    assert_eq!(person.read(".mcp.json"), changed);
+    assert!(!person.configuration().exists() && person.files_with_secrets().is_empty());
+}
+
+#[test]
+fn forgetting_asks_and_no_keeps_the_backups() {
+    let person = person();
+    person.import(".mcp.json");
+    let before = person.everything();
+    for answer in ["n\n", "\u{3}", "\u{4}"] {
+        let mut terminal = at_terminal(&person, &["import", "--forget"]);
+        terminal.wait_for("Delete these backups?");
+        terminal.type_in(answer);
+        assert_ne!(terminal.exit_code(), Some(0), "{}", terminal.shown());
+        assert_eq!(person.everything(), before);
+    }
+}
+
+#[test]
+fn without_a_terminal_the_command_needs_to_be_told_not_to_ask() {
+    let person = person();
+    let before = person.everything();
+    person.cofferdam(&["import", ".mcp.json"]).assert_code(64).assert_fails_with("give --yes, or --dry-run");
+    assert_eq!(person.everything(), before);
+}
