@@ -110,6 +110,9 @@ mod tests {
             [77; 4]
         );
         assert_eq!(["outcome_unknown", "message_too_large", SERVER_ERROR, "later_code"].map(exit), [1; 4]);
+        for code in Code::ALL.into_iter().filter(|code| code.may_have_run()) {
+            assert_eq!(exit(code.as_str()), 1, "{code:?}");
+        }
         assert_eq!(Failure::arguments("").exit_code(), 64);
         for code in ["outcome_unknown", SERVER_ERROR] {
             assert_eq!(Failure::new(code, "").without_effect("`initialize`").exit_code(), 69);

@@ -11,6 +11,7 @@ Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL]
        cofferdam-shim call SERVER TOOL [JSON|-]
                                         call a tool with these arguments, or those on stdin
        cofferdam-shim status            show the link, the session and what is granted
+       cofferdam-shim doctor            look for what is wrong with the link, and name the next step
        cofferdam-shim hub --help        carry the links of all shims through one pipe to the host
 
   --relay LINK    where the sidecar is: unix:PATH, hub:FILE (a hub on the loopback), fd:N (an inherited socket),
@@ -26,7 +27,7 @@ Usage: cofferdam-shim [--relay LINK] [--server NAME] [--state DIR] [--proxy URL]
                   [environment: HTTPS_PROXY or ALL_PROXY, unless NO_PROXY exempts the sidecar]
   --pin KEY       the key of the sidecar that may dial in, for listen: [environment: COFFERDAM_PIN]
   --expose        let listen: open a port that other machines can reach
-  --json          servers, tools, call, status: print JSON
+  --json          servers, tools, call, status, doctor: print JSON
   --version, -V   print the version
   --help, -h      print this
 
@@ -75,6 +76,19 @@ sidecar denies it.
 Example: cofferdam-shim call github search_code '{\"query\": \"cofferdam\"}'
 ";
 
+pub(crate) const DOCTOR: &str = "\
+Looks for what is wrong: which link a shim would use here and why, whether the sidecar answers there, the enrolment and its
+pinned key, the proxy, the state directory and the clock. Changes nothing, and uses up no enrolment string.
+
+Usage: cofferdam-shim doctor [--json] [OPTIONS]
+
+The options are those of `cofferdam-shim --help`. It exits with 0 if there are only warnings; otherwise with the code of the
+first error: 69 if the sidecar cannot be reached, 73 if the key cannot be stored, 77 if the sidecar refuses this sandbox, 78 if
+an enrolment or a proxy variable cannot be used.
+
+Example: cofferdam-shim doctor --json
+";
+
 pub(crate) const STATUS: &str = "\
 Shows the link to the sidecar, the session, and what is granted. If there is no link, shows why, and exits with 69, or with 77
 if the sidecar refuses this sandbox.
@@ -105,7 +119,8 @@ mod tests {
     #[test]
     fn the_help_of_every_command_ends_with_an_example_that_is_accepted() {
         let run = |arguments: &[OsString]| options::parse(arguments.iter().cloned(), |_| None);
-        let commands: [&[&str]; 6] = [&[], &["servers"], &["tools"], &["call"], &["status"], &["hub"]];
+        let commands: [&[&str]; 7] =
+            [&[], &["servers"], &["tools"], &["call"], &["status"], &["doctor"], &["hub"]];
         for command in commands {
             let arguments: Vec<OsString> = command.iter().chain(&["--help"]).map(OsString::from).collect();
             let Ok(Command::Show(help)) = run(&arguments) else { panic!("{command:?} has no help") };

@@ -22,6 +22,7 @@
 //! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
 //! | `fork_detector` | whether the sandbox was copied while the shim runs |
 //! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
+//! | `doctor` | `cofferdam-shim doctor`: what is in the way of the link |
 //! | `status`, `failure` | `cofferdam-shim status`; why a command failed, and its exit code |
 //! | `stderr_log` | messages on stderr: each problem once, and the progress of a call |
 //! | `socket`, `stdio`, `pipe`, `queue` | non-blocking I/O, without changing flags that the harness shares |
@@ -32,6 +33,7 @@ mod client;
 pub mod client_command;
 mod connection;
 pub mod default_socket;
+mod doctor;
 #[cfg(feature = "tls")]
 mod enrolled_link;
 #[cfg(not(feature = "tls"))]
@@ -87,7 +89,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
 use options::{Command, Options, OutputFormat};
-use status::Outcome;
+use status::{Outcome, Report};
 use timing::Timing;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -102,8 +104,16 @@ pub fn main(
         #[cfg(feature = "hub")]
         Ok(Command::Hub(options)) => return hub::main(options),
         Ok(Command::Client(command, options, format)) => return client::main(command, options, format),
+        Ok(Command::Doctor(options, origin, format)) => {
+            return print_report(
+                async move || doctor::report(options, origin, format).await,
+                OutputFormat::Json,
+            );
+        }
         Ok(Command::Relay(options)) => options,
-        Ok(Command::Status(options, format)) => return show_status(options, format),
+        Ok(Command::Status(options, format)) => {
+            return print_report(async move || status::report(options, format).await, format);
+        }
         Ok(Command::Show(text)) => {
             return match io::stdout().lock().write_all(text.as_bytes()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -143,10 +153,10 @@ const EX_OSERR: u8 = 71;
 const EX_IOERR: u8 = 74;
 
 /// Prints the report to stdout and a failure to stderr; with JSON both to stdout.
-fn show_status(options: Options, format: OutputFormat) -> ExitCode {
+fn print_report(report: impl AsyncFnOnce() -> Report, format: OutputFormat) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let report = match runtime {
-        Ok(runtime) => runtime.block_on(status::report(options, format)),
+        Ok(runtime) => runtime.block_on(report()),
         Err(error) => {
             print_error(&format!("start: {error}"));
             return ExitCode::from(EX_OSERR);

@@ -54,11 +54,22 @@ impl fmt::Debug for EnrolmentSources {
     }
 }
 
-/// The output format of `status` and of the client's commands.
+/// The output format of `doctor`, `status` and of the client's commands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OutputFormat {
     Json,
     Text,
+}
+
+/// Where the address of the link comes from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RelayOrigin {
+    /// Neither an option nor a variable gives one.
+    Default,
+    /// `--relay`.
+    Option,
+    /// `COFFERDAM_RELAY`.
+    Variable,
 }
 
 /// What the command line requests.
@@ -66,6 +77,7 @@ pub enum OutputFormat {
 pub enum Command {
     /// `servers`, `tools` or `call`.
     Client(ClientCommand, Options, OutputFormat),
+    Doctor(Options, RelayOrigin, OutputFormat),
     #[cfg(feature = "hub")]
     Hub(HubOptions),
     Relay(Options),
@@ -130,8 +142,9 @@ pub fn parse(
         let (flag, slot) = match name {
             "--help" | "-h" if value.is_none() => return Ok(Command::Show(subcommand.help().into())),
             "--version" | "-V" if value.is_none() => return Ok(Command::Show(version())),
-            "status" if first => {
-                (subcommand, first) = (Subcommand::Status, false);
+            "status" | "doctor" if first => {
+                subcommand = if name == "status" { Subcommand::Status } else { Subcommand::Doctor };
+                first = false;
                 continue;
             }
             verb if first && ClientVerb::from_argument(verb).is_some() && value.is_none() => {
@@ -167,6 +180,11 @@ pub fn parse(
         Some(value) => (RELAY_FLAG, Some(value)),
         None => (RELAY_VARIABLE, variable(RELAY_VARIABLE)),
     };
+    let relay_origin = match &relay {
+        None => RelayOrigin::Default,
+        Some(_) if origin == RELAY_FLAG => RelayOrigin::Option,
+        Some(_) => RelayOrigin::Variable,
+    };
     let relay = match relay {
         Some(value) => {
             Some(text(value, origin)?.parse().map_err(|source| UsageError::InvalidRelay { origin, source })?)
@@ -201,6 +219,7 @@ pub fn parse(
     let format_or_text = format.unwrap_or(OutputFormat::Text);
     Ok(match subcommand {
         Subcommand::Client(verb) => Command::Client(verb.parse_arguments(operands)?, options, format_or_text),
+        Subcommand::Doctor => Command::Doctor(options, relay_origin, format_or_text),
         Subcommand::Relay => Command::Relay(options),
         Subcommand::Status => Command::Status(options, format_or_text),
     })
@@ -231,6 +250,7 @@ const STATE_VARIABLE: &str = "COFFERDAM_STATE";
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Subcommand {
     Client(ClientVerb),
+    Doctor,
     Relay,
     Status,
 }
@@ -241,6 +261,7 @@ impl Subcommand {
             Self::Client(ClientVerb::Call) => help::CALL,
             Self::Client(ClientVerb::Servers) => help::SERVERS,
             Self::Client(ClientVerb::Tools) => help::TOOLS,
+            Self::Doctor => help::DOCTOR,
             Self::Relay => help::RELAY,
             Self::Status => help::STATUS,
         }

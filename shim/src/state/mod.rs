@@ -124,6 +124,17 @@ impl EnrolmentState {
         Ok(saved)
     }
 
+    /// What there is, without changing it: no key is made, and no string is used.
+    pub(crate) fn inspect(&self) -> Result<FoundEnrolment, StateError> {
+        if let Some(SavedEnrolment { relay, pin, .. }) = file::read(&self.directory)? {
+            return Ok(FoundEnrolment::Stored { relay, pin });
+        }
+        Ok(match self.sources.read(&[])? {
+            Some(_) => FoundEnrolment::Waiting,
+            None => FoundEnrolment::None,
+        })
+    }
+
     /// Waits for the lock on the key. Returns it with the proof to send on a connection that was made with this key.
     pub(crate) async fn hold(&self, key: &PublicKey) -> Result<(HeldKey, Proof), StateError> {
         let lock = Lock::acquire(&self.directory).await?;
@@ -168,6 +179,20 @@ impl EnrolmentState {
     fn lock_refused(&self) -> MutexGuard<'_, VecDeque<RefusedKey>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The enrolment of this sandbox.
+#[derive(Clone, Debug)]
+pub(crate) enum FoundEnrolment {
+    None,
+    Stored {
+        relay: Address,
+        pin: PublicKey,
+    },
+    /// It cannot be read.
+    Unusable,
+    /// A string with a ticket.
+    Waiting,
 }
 
 /// Whether there is another enrolment than the one that was refused.

@@ -1,4 +1,4 @@
-//! A server's stderr: bounded, scrubbed, into the log.
+//! A server's stderr: bounded, scrubbed, into the log and into the server's file.
 //!
 //! The pipe is always drained, so that a flood never blocks the server; what exceeds the bounds is counted, not kept.
 
@@ -12,13 +12,31 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::Instant;
 
+use crate::stderr_files::{Origin, StderrRecord, StderrSink};
+
 /// The origin of the lines, the secrets to be scrubbed from them, and their limits.
 pub(crate) struct LogContext {
     pub(crate) server: Name,
     pub(crate) link: Arc<str>,
+    pub(crate) process: u32,
+    pub(crate) sink: StderrSink,
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) line_bytes: usize,
     pub(crate) lines_per_second: u32,
+}
+
+const TOO_MANY_LINES: &str = "more than `limits.stderr-lines-per-second`";
+
+impl LogContext {
+    fn origin(&self) -> Origin {
+        let (session, link) = (self.sink.session.to_string(), self.link.to_string());
+        Origin { session, link, process: self.process }
+    }
+
+    /// `record` is scrubbed.
+    fn write_to_file(&self, record: StderrRecord) {
+        self.sink.files.write(&self.server, record);
+    }
 }
 
 /// Logs lines until the pipe closes.
@@ -73,7 +91,9 @@ impl Lines {
         match self.limit.allows(now) {
             true => {
                 let text = String::from_utf8_lossy(&self.line);
-                tracing::info!(server = %self.context.server, link = %self.context.link, cut = self.cut, stderr = %text.trim_end());
+                let text = text.trim_end();
+                tracing::info!(server = %self.context.server, link = %self.context.link, cut = self.cut, stderr = %text);
+                self.context.write_to_file(StderrRecord::line(self.context.origin(), text, self.cut));
             }
             false => self.dropped += 1,
         }
@@ -83,7 +103,9 @@ impl Lines {
 
     fn report_dropped(&mut self) {
         if self.dropped > 0 {
-            tracing::warn!(server = %self.context.server, link = %self.context.link, lines = self.dropped, "stderr lines dropped: more than `limits.stderr-lines-per-second`");
+            tracing::warn!(server = %self.context.server, link = %self.context.link, lines = self.dropped, "stderr lines dropped: {TOO_MANY_LINES}");
+            let origin = Some(self.context.origin());
+            self.context.write_to_file(StderrRecord::dropped(origin, self.dropped, TOO_MANY_LINES));
             self.dropped = 0;
         }
     }

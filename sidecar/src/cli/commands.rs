@@ -29,13 +29,20 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Attach(command) => super::attach::run(&admin_socket(file)?, command),
         Command::Audit(command) => super::audit::run(file, command),
         Command::Check(check_arguments) => super::check::run(file, &check_arguments),
+        Command::Completions(arguments) => super::shell_files::print_completions(&arguments),
         Command::Demo(demo_arguments) => {
             demo::run(demo_arguments.shim).map_err(|error| Failure::new(demo_exit_code(&error), error))
         }
+        Command::Doctor(doctor_arguments) => super::doctor::run(file, &doctor_arguments),
         Command::Enroll(enroll_arguments) => enroll(file, enroll_arguments),
         Command::Enrolments(enrolments_arguments) => super::sessions::enrolments(file, enrolments_arguments),
+        Command::Harness(arguments) => super::harness::run(file, &arguments),
+        Command::Import(arguments) => super::import::run(file, &arguments),
+        Command::Init(init_arguments) => super::init::run(file, &init_arguments),
         Command::Key => print_key(file),
         Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.target),
+        Command::Logs(logs_arguments) => super::logs::run(file, &logs_arguments),
+        Command::ManPages(arguments) => super::shell_files::write_man_pages(&arguments),
         Command::Reload => reload(file),
         Command::Run(run_command) => run_sandbox(file, run_command),
         Command::Serve(serve_arguments) => super::serve::run(file, &serve_arguments),
@@ -138,7 +145,7 @@ pub(super) fn load_exit_code(path: &Path) -> Sysexit {
 pub(super) fn find(file: Option<&Path>) -> Result<PathBuf, Failure> {
     config::find(file, &Environment::of_process()).map_err(|error| {
         Failure::new(Sysexit::NoInput, error)
-            .hint("write a configuration, or run `cofferdam demo`, which needs none")
+            .hint("run `cofferdam init` for a first configuration, or `cofferdam demo`, which needs none")
     })
 }
 

@@ -8,14 +8,17 @@
 //! | [`audit`] | `audit`: reads, verifies and prunes the audit |
 //! | [`commands`] | the other commands |
 //! | [`check`] | `check`: the configuration, and what it refers to on this host |
-//! | [`check_online`] | `check --online`: checks that Vault is set up for the configuration |
-//! | [`interruption`] | SIGINT and SIGTERM |
+//! | [`doctor`] | `doctor`: looks for what is wrong |
+//! | [`harness`] | `harness`: entries of harnesses' settings that start the shim |
+//! | [`import`] | `import`: moves servers and secrets from harnesses' settings |
+//! | [`init`] | `init`: writes a first configuration |
+//! | [`logs`] | `logs`: what a server wrote to stderr |
 //! | [`serve`] | `serve`: runs the sidecar |
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
+//! | [`shell_files`] | `completions` and `man-pages` |
 //! | [`shim`] | `shim`: writes the static shim |
 //! | [`token`] | `token`: bearer tokens of the admin API |
-//! | [`vault_needs`] | what a configuration needs in Vault |
-//! | [`vault_setup`] | `vault setup`: makes that |
+//! | [`vault_setup`] | `vault setup`: makes in Vault what a configuration needs |
 //! | [`watch`] | `sessions --watch` |
 
 mod arguments;
@@ -23,16 +26,19 @@ mod attach;
 mod attachments;
 mod audit;
 mod check;
-mod check_online;
 mod commands;
-mod interruption;
+mod doctor;
+mod harness;
+mod import;
+mod init;
+mod logs;
 mod serve;
 mod sessions;
+mod shell_files;
 mod shim;
 #[cfg(test)]
 mod tests;
 mod token;
-mod vault_needs;
 mod vault_setup;
 mod watch;
 

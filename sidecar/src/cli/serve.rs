@@ -14,12 +14,15 @@ use cofferdam_vault::AccessError;
 use super::arguments::ServeArguments;
 use super::commands::load;
 use crate::daemon::admin::tls_port::AdminTlsError;
+use crate::daemon::service_manager::{PassedSocketError, PassedSockets};
+use crate::daemon::state_format::StateFormatError;
 use crate::daemon::while_held::{HoldFiles, Lifetime};
 use crate::daemon::{self, ServeError, SocketError};
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
 
 pub(super) fn run(file: Option<&Path>, arguments: &ServeArguments) -> Result<ExitCode, Failure> {
     process::harden().map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
+    let passed = PassedSockets::take().map_err(|error| start_failure(error.into()))?;
     let (path, config) = load(file)?;
     let log = Arc::<SharedValues>::default();
     daemon::logging::start(Arc::clone(&log));
@@ -34,7 +37,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &ServeArguments) -> Result<Exi
         true => Lifetime::WhileHeld(HoldFiles::in_state(&config.state_dir)),
         false => Lifetime::UntilSignal,
     };
-    runtime.block_on(daemon::serve(path, config, log, lifetime)).map_err(start_failure)?;
+    runtime.block_on(daemon::serve(path, config, log, lifetime, passed)).map_err(start_failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -60,15 +63,26 @@ fn exit_code(error: &ServeError) -> Sysexit {
             Sysexit::NoPermission
         }
         ServeError::AdminTls(_)
+        | ServeError::PassedSocket(
+            PassedSocketError::Connected
+            | PassedSocketError::OtherPath { .. }
+            | PassedSocketError::TooMany(_),
+        )
         | ServeError::PathIsolation(_)
         | ServeError::Vault(AccessError::Settings(_)) => Sysexit::Configuration,
-        ServeError::Audit(AuditError::Damaged { .. } | AuditError::Key { .. }) => Sysexit::Data,
-        ServeError::Signals(_) => Sysexit::OperatingSystem,
+        ServeError::Audit(AuditError::Damaged { .. } | AuditError::Key { .. })
+        | ServeError::StateFormat(StateFormatError::Newer { .. } | StateFormatError::Unreadable { .. }) => {
+            Sysexit::Data
+        }
+        ServeError::PassedSocket(PassedSocketError::Unusable(_)) | ServeError::Signals(_) => {
+            Sysexit::OperatingSystem
+        }
         ServeError::Audit(_)
         | ServeError::Files(_)
         | ServeError::Key(_)
         | ServeError::Lifetime(_)
         | ServeError::Socket(_)
+        | ServeError::StateFormat(_)
         | ServeError::Store(_)
         | ServeError::Tokens(_)
         | ServeError::Vault(AccessError::Accessors(_)) => creation_exit_code(error),
@@ -78,10 +92,19 @@ fn exit_code(error: &ServeError) -> Sysexit {
 fn hint(error: &ServeError) -> Option<String> {
     match error {
         ServeError::Audit(error) => error.hint(),
+        ServeError::PassedSocket(PassedSocketError::OtherPath { .. }) => Some(
+            "make `ListenStream=` of cofferdam.socket and `relay.unix` the same path, or disable cofferdam.socket"
+                .to_owned(),
+        ),
         ServeError::Socket(SocketError::Live { pid, .. }) => {
             let stop = pid.map(|pid| format!(" (`kill {pid}`)")).unwrap_or_default();
             Some(format!("stop that process{stop}, or give this sidecar another path"))
         }
+        ServeError::StateFormat(StateFormatError::Newer { .. } | StateFormatError::Unreadable { .. }) => Some(
+            "start the version that wrote it, or restore the backup that was made before that version ran, or give this one \
+             another `state-dir`, for which sandboxes have to be enrolled again"
+                .to_owned(),
+        ),
         ServeError::PathIsolation(_) | ServeError::Socket(SocketError::Io { .. })
             if creation_exit_code(error) == Sysexit::NoPermission =>
         {

@@ -1,20 +1,15 @@
 //! `shim`: writes the static shim that belongs to this program, for an image or a sandbox.
 
-use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cofferdam_base::random;
+use cofferdam_base::atomic_file::write_program;
 use cofferdam_platforms::Architecture;
 
 use super::arguments::{ArchitectureArgument, ShimArguments};
 use crate::shims::ShimFiles;
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
-
-/// Programs are executable for everyone: a sandbox has users of its own.
-const MODE: u32 = 0o755;
 
 pub(super) fn run(arguments: &ShimArguments) -> Result<ExitCode, Failure> {
     let architecture = match arguments.arch {
@@ -42,21 +37,4 @@ pub(super) fn run(arguments: &ShimArguments) -> Result<ExitCode, Failure> {
         Failure::new(creation_exit_code(&error), why)
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes the program under a temporary name and renames it: a shim that runs from this file cannot be overwritten, and an
-/// interrupted write leaves no part of a program.
-fn write_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
-    name.push(format!(".{}.new", random::hex::<4>()));
-    let temporary = path.with_file_name(name);
-    let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&temporary)?;
-        file.write_all(bytes)?;
-        fs::rename(&temporary, path)
-    })();
-    written.inspect_err(|_| {
-        // Fails if the file was not created.
-        let _ = fs::remove_file(&temporary);
-    })
 }

@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::arguments::SessionsArguments;
 use super::commands::{admin_failure, refusal, unexpected_response};
-use super::interruption::interruption;
 use super::sessions::table_lines;
 use crate::daemon::admin::event_stream::{self, EventStream, WatchEvent, WatchResponse};
 use crate::daemon::admin::{AdminRequest, AdminResponse, client};
 use crate::session::changes::Change;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::interruption::interruption;
 use crate::terminal::table::TableWidth;
 
 /// What is printed for each change.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::io;
 use std::process::ExitCode;
 
-use cofferdam_base::text::causes;
+use cofferdam_base::text::{causes, error_chain};
 
 /// An error of a command, with its exit code.
 #[derive(Debug)]
@@ -47,6 +47,16 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// What failed and why, on one line.
+    pub(crate) fn what(&self) -> String {
+        error_chain(&*self.error)
+    }
+
+    /// What to do next, if that is known.
+    pub(crate) fn next_step(&self) -> Option<&str> {
+        self.hint.as_deref()
     }
 
     pub(crate) fn report(&self) -> ExitCode {

@@ -1,6 +1,7 @@
 //! How the command line and the demo print: data to stdout, progress and failures to stderr.
 
 pub(crate) mod failure;
+pub(crate) mod interruption;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 pub(crate) mod table;

@@ -28,12 +28,50 @@ pub(crate) fn confirm(question: &str) -> io::Result<Option<Answer>> {
         return Ok(None);
     }
     eprint!("{question} [y/N] ");
-    let mut line = String::new();
-    stdin.lock().take(MAX_ANSWER_BYTES as u64).read_line(&mut line)?;
-    Ok(Some(match line.trim().to_ascii_lowercase().as_str() {
+    Ok(Some(match read_line().unwrap_or_default().to_ascii_lowercase().as_str() {
         "y" | "yes" => Answer::Yes,
         _ => Answer::No,
     }))
+}
+
+/// Asks until the answer is yes, no, or empty for the default. The end of input is an error.
+pub(crate) fn ask_yes_or_no(question: &str, default: Answer) -> io::Result<Answer> {
+    loop {
+        eprint!("{question} {} ", if default == Answer::Yes { "[Y/n]" } else { "[y/N]" });
+        match read_line()?.to_ascii_lowercase().as_str() {
+            "y" | "yes" => return Ok(Answer::Yes),
+            "n" | "no" => return Ok(Answer::No),
+            "" => return Ok(default),
+            _ => {}
+        }
+    }
+}
+
+/// Asks for a line, with an answer that Enter alone gives. `None` if there is no terminal to ask at.
+pub(crate) fn ask(question: &str, proposed: Option<&str>) -> io::Result<Option<String>> {
+    if !io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    loop {
+        match proposed {
+            Some("") | None => eprint!("{question} "),
+            Some(proposed) => eprint!("{question} [{proposed}] "),
+        }
+        match (read_line()?, proposed) {
+            (answer, Some(proposed)) if answer.is_empty() => return Ok(Some(proposed.to_owned())),
+            (answer, _) if answer.is_empty() => {}
+            (answer, _) => return Ok(Some(answer)),
+        }
+    }
+}
+
+/// A line without the white space around it. The end of input is an error.
+fn read_line() -> io::Result<String> {
+    let mut line = String::new();
+    match io::stdin().lock().take(MAX_ANSWER_BYTES as u64).read_line(&mut line)? {
+        0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the input has ended")),
+        _ => Ok(line.trim().to_owned()),
+    }
 }
 
 /// Asks for a secret at the controlling terminal, without showing what is typed. `None` if there is no terminal.

@@ -27,10 +27,10 @@ use ring::digest::{SHA256, digest};
 use tokio::time::sleep;
 
 use super::arguments::{AttachCommand, AttachOptions};
-use super::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attach_table::AttachEvent;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::interruption::interruption;
 use admin_connections::{AdminFailure, HoldConnection};
 use attempt::{Attempt, Route};
 pub(super) use platform::print_template;

@@ -11,7 +11,6 @@ use super::admin_connections::{AdminFailure, FollowConnection, end_attachment, e
 use super::progress::ProgressDisplay;
 use super::{Pause, PauseEnd};
 use crate::cli::arguments::{DaytonaArguments, E2bArguments, HarnessArgument, PlatformOptions, ViaArgument};
-use crate::cli::interruption::interruption;
 use crate::daemon::admin::AdminRequest;
 use crate::daemon::attachments::e2b_template;
 use crate::daemon::attachments::request::{AttachmentRequest, Route};
@@ -19,6 +18,7 @@ use crate::daemon::attachments::status::{AttachmentState, Kind, Lifetime, OverCa
 use crate::harness::Harness;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::interruption::interruption;
 use crate::terminal::progress::Output;
 
 /// How following an attachment ended.

@@ -12,7 +12,7 @@ use cofferdam_vault_setup::{
     AuthMethods, CredentialFiles, Engines, PolicyNeed, TokenRole, VaultObject, policy_text,
 };
 
-use crate::cli::vault_needs::{
+use crate::check::vault_needs::{
     LoginUse, TokenUser, Wanted, every_policy, generated_need, login_needs, quoted_list,
 };
 use crate::config::Config;

@@ -11,7 +11,7 @@ use relay_proto::name::Name;
 
 use super::derive::{Existing, NeededSetup};
 use super::jwt_claims::Claims;
-use crate::cli::vault_needs::TokenUser;
+use crate::check::vault_needs::TokenUser;
 use crate::config::Config;
 
 pub(super) async fn find_remaining(

@@ -17,7 +17,7 @@ mod derive;
 mod derive_login;
 mod inspect;
 mod jwt_claims;
-mod operator_token;
+pub(super) mod operator_token;
 mod removal;
 mod show;
 mod survey;
@@ -34,9 +34,9 @@ use cofferdam_vault_setup::{
 };
 
 use super::arguments::{TextLanguage, VaultSetupArguments};
-use super::check_online::{self, describe_health, vault_failure};
 use super::commands::load;
-use super::vault_needs::{every_policy, quoted_list};
+use crate::check::online::{self, describe_health, vault_failure};
+use crate::check::vault_needs::{every_policy, quoted_list};
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::print_line;
@@ -89,7 +89,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &VaultSetupArguments) -> Resul
         Next::Exit(code) => Ok(code),
         Next::CheckOnline => {
             print_line("\nchecking as `cofferdam check --online` does:");
-            check_online::run(&config)
+            online::run(&config)
         }
     }
 }

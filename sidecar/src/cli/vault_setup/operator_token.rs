@@ -25,12 +25,12 @@ const HINT: &str =
     "set VAULT_TOKEN or BAO_TOKEN to a token that may change Vault, or log in with `bao login`";
 
 /// A token, and where it comes from.
-pub(super) struct OperatorToken {
-    pub(super) token: Token,
-    pub(super) source: String,
+pub(in crate::cli) struct OperatorToken {
+    pub(in crate::cli) token: Token,
+    pub(in crate::cli) source: String,
 }
 
-pub(super) fn read(settings: &Settings) -> Result<OperatorToken, Failure> {
+pub(in crate::cli) fn read(settings: &Settings) -> Result<OperatorToken, Failure> {
     for (variable, address_variable) in VARIABLES {
         let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else { continue };
         check_address(settings, variable, address_variable, std::env::var_os(address_variable))?;

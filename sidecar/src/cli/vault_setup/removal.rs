@@ -6,8 +6,8 @@ use cofferdam_vault_setup::{Operator, Record, RemovalAction, RemoveError, remova
 
 use super::survey::Permissions;
 use super::{AGAIN, confirm, record_failure, show};
+use crate::check::online::vault_failure;
 use crate::cli::arguments::VaultSetupArguments;
-use crate::cli::check_online::vault_failure;
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
 use crate::terminal::print_line;
 

@@ -1,22 +1,62 @@
-//! Prints findings as they occur, then the lines to add to policies.
+//! Prints findings as they occur, then the lines to add to policies; or collects them.
 //!
 //! What must stay true: the output depends only on the configuration and the state of Vault; the lines to add are valid
 //! HCL that can be pasted.
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use cofferdam_vault::{Need, Verdict, policy_lines};
 
-use crate::cli::vault_needs::Wanted;
+use crate::check::vault_needs::Wanted;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
 
 #[derive(Default)]
 pub(super) struct Report {
+    output: Output,
+    /// Without the lines that are only printed.
+    pub(super) found: Vec<OnlineFinding>,
+    /// Vault's clock, and this host's at that moment.
+    pub(super) clocks: Option<Clocks>,
     sections: Vec<Section>,
     lacks: usize,
     problems: usize,
     coverage: Coverage,
+}
+
+/// Where findings go.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(super) enum Output {
+    Collect,
+    #[default]
+    Print,
+}
+
+/// What is wrong in Vault, or could not be checked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum OnlineFinding {
+    /// A capability that a policy lacks.
+    Lacking {
+        need: String,
+        reason: String,
+        policy: String,
+        lines: String,
+    },
+    NotChecked {
+        what: String,
+    },
+    Problem {
+        what: String,
+        next: String,
+    },
+}
+
+/// The time in Vault and on this host, at the same moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    pub(crate) vault: SystemTime,
+    pub(crate) host: SystemTime,
 }
 
 /// Whether every check could be made.
@@ -39,26 +79,35 @@ pub(super) struct Section {
 }
 
 impl Report {
+    /// A report that prints nothing.
+    pub(super) fn collecting() -> Self {
+        Self { output: Output::Collect, ..Self::default() }
+    }
+
     pub(super) fn print_line(&mut self, line: &str) {
-        terminal::print_line(line);
+        if self.output == Output::Print {
+            terminal::print_line(line);
+        }
     }
 
     /// Prints a remark that is not a problem.
     pub(super) fn remark(&mut self, text: &str) {
-        terminal::print_line(&format!("  note    {text}"));
+        self.print_line(&format!("  note    {text}"));
     }
 
     /// Prints what could not be checked, and why.
     pub(super) fn not_checked(&mut self, text: &str) {
         self.coverage = Coverage::Partial;
-        terminal::print_line(&format!("  NOT CHECKED: {text}"));
+        self.found.push(OnlineFinding::NotChecked { what: text.to_owned() });
+        self.print_line(&format!("  NOT CHECKED: {text}"));
     }
 
     /// Prints a problem that a policy line cannot solve.
     pub(super) fn problem(&mut self, what: &str, next: &str) {
         self.problems += 1;
-        terminal::print_line(&format!("  WRONG   {what}"));
-        terminal::print_line(&format!("          next: {next}"));
+        self.found.push(OnlineFinding::Problem { what: what.to_owned(), next: next.to_owned() });
+        self.print_line(&format!("  WRONG   {what}"));
+        self.print_line(&format!("          next: {next}"));
     }
 
     /// Prints whether a needed capability is allowed.
@@ -68,10 +117,16 @@ impl Report {
             Verdict::Allowed => "ok",
             Verdict::Missing => "MISSING",
         };
-        terminal::print_line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
+        self.print_line(&format!("  {word:<7} {:<6} {}: {reason}", need.capability, need.path));
         if verdict == Verdict::Missing {
             self.lacks += 1;
             section.lacks.push(need.clone());
+            self.found.push(OnlineFinding::Lacking {
+                need: format!("{} {}", need.capability, need.path),
+                reason: reason.clone(),
+                policy: section.policy.clone(),
+                lines: policy_lines(std::slice::from_ref(need), &section.prefix),
+            });
         }
     }
 

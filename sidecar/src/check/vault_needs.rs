@@ -12,28 +12,28 @@ use relay_proto::name::Name;
 use crate::config::{Config, Grant, Platform};
 
 /// A capability that is needed, and what for.
-pub(super) struct Wanted {
-    pub(super) need: Need,
-    pub(super) reason: String,
+pub(crate) struct Wanted {
+    pub(crate) need: Need,
+    pub(crate) reason: String,
 }
 
 /// Secrets in Vault by name, each with what uses it.
-pub(super) type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, String)>;
+pub(crate) type VaultSecrets<'a> = BTreeMap<&'a Name, (&'a VaultOrigin, String)>;
 
 /// A grant, whose sessions have Vault tokens, or a platform, whose API key is read with a Vault token.
-pub(super) struct TokenUser<'a> {
+pub(crate) struct TokenUser<'a> {
     /// `grant` or `platform`.
-    pub(super) kind: &'static str,
-    pub(super) name: &'a Name,
-    pub(super) policies: &'a [String],
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'a Name,
+    pub(crate) policies: &'a [String],
     /// The phrase for the token that has the policies, as it is printed.
-    pub(super) token: &'static str,
-    pub(super) secrets: VaultSecrets<'a>,
+    pub(crate) token: &'static str,
+    pub(crate) secrets: VaultSecrets<'a>,
 }
 
 /// What the sidecar does with the token of its own login, beside creating and revoking the tokens of sessions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum LoginUse {
+pub(crate) enum LoginUse {
     Renew,
     /// When the sidecar stops.
     Revoke,
@@ -41,7 +41,7 @@ pub(super) enum LoginUse {
 
 impl<'a> TokenUser<'a> {
     /// Every grant and platform.
-    pub(super) fn all(config: &'a Config) -> impl Iterator<Item = Self> {
+    pub(crate) fn all(config: &'a Config) -> impl Iterator<Item = Self> {
         let grants = config.grants.values().map(|grant| Self::grant(config, grant));
         let platforms = config.platforms.values().map(|platform| Self::platform(config, platform));
         grants.chain(platforms)
@@ -65,17 +65,17 @@ impl<'a> TokenUser<'a> {
     }
 
     /// A key and value for the metadata of a token.
-    pub(super) fn label(&self) -> (&'static str, &'a str) {
+    pub(crate) fn label(&self) -> (&'static str, &'a str) {
         (self.kind, self.name.as_str())
     }
 
     /// Whether Vault creates one of the secrets, so that it has a lease.
-    pub(super) fn has_leases(&self) -> bool {
+    pub(crate) fn has_leases(&self) -> bool {
         self.secrets.values().any(|(origin, _)| matches!(origin, VaultOrigin::Generated { .. }))
     }
 
     /// What the token needs for itself and for its leases, beside its secrets.
-    pub(super) fn token_needs(&self) -> Vec<Wanted> {
+    pub(crate) fn token_needs(&self) -> Vec<Wanted> {
         // `renew-self` is not needed: a session's token is replaced, not renewed.
         let mut needs = vec![
             Wanted::new(
@@ -92,13 +92,13 @@ impl<'a> TokenUser<'a> {
 }
 
 impl Wanted {
-    pub(super) fn new(need: Need, reason: impl Into<String>) -> Self {
+    pub(crate) fn new(need: Need, reason: impl Into<String>) -> Self {
         Self { need, reason: reason.into() }
     }
 }
 
 /// The need to read or create a secret at a path where Vault creates credentials.
-pub(super) fn generated_need(path: &str, write: Option<&BTreeMap<String, serde_json::Value>>) -> Need {
+pub(crate) fn generated_need(path: &str, write: Option<&BTreeMap<String, serde_json::Value>>) -> Need {
     match write {
         Some(_) => Need::update(path),
         None => Need::read(path),
@@ -106,7 +106,7 @@ pub(super) fn generated_need(path: &str, write: Option<&BTreeMap<String, serde_j
 }
 
 /// What the token of the sidecar's login needs. The first is the creation of tokens for sessions.
-pub(super) fn login_needs(settings: &Settings, uses: &[LoginUse]) -> Vec<Wanted> {
+pub(crate) fn login_needs(settings: &Settings, uses: &[LoginUse]) -> Vec<Wanted> {
     let create = match mint(settings) {
         Mint::Plain => "auth/token/create".to_owned(),
         Mint::Role(role) => format!("auth/token/create/{role}"),
@@ -130,12 +130,12 @@ pub(super) fn login_needs(settings: &Settings, uses: &[LoginUse]) -> Vec<Wanted>
 }
 
 /// How session tokens are created.
-pub(super) fn mint(settings: &Settings) -> Mint<'_> {
+pub(crate) fn mint(settings: &Settings) -> Mint<'_> {
     settings.token_role.as_deref().map_or(Mint::Plain, Mint::Role)
 }
 
 /// The policies of all grants and platforms, which the token role has to allow.
-pub(super) fn every_policy(config: &Config) -> Vec<&str> {
+pub(crate) fn every_policy(config: &Config) -> Vec<&str> {
     let of_grants = config.grants.values().flat_map(|grant| &grant.vault_policies);
     let of_platforms = config.platforms.values().flat_map(|platform| &platform.vault_policies);
     let policies: BTreeSet<&str> = of_grants.chain(of_platforms).map(String::as_str).collect();
@@ -161,6 +161,6 @@ fn secrets_of_servers<'a>(config: &'a Config, grant: &'a Grant) -> VaultSecrets<
 }
 
 /// Joins names, each in backquotes.
-pub(super) fn quoted_list<T: AsRef<str>>(names: &[T]) -> String {
+pub(crate) fn quoted_list<T: AsRef<str>>(names: &[T]) -> String {
     names.iter().map(|name| format!("`{}`", name.as_ref())).collect::<Vec<_>>().join(", ")
 }

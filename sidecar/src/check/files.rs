@@ -66,17 +66,22 @@ pub(super) fn check_program(command: &[String], key: &[&str], findings: &mut Fin
         Ok(_) => {}
         Err(LaunchError::NotExecutable { .. }) => {
             let message = format!("the program of `{named}` is not executable for this user");
-            findings.add(key, message, "make it executable, or name another program");
+            findings.add(
+                "program-not-executable",
+                key,
+                message,
+                "make it executable, or name another program",
+            );
         }
         Err(_) if program.contains('/') => {
             let message = format!("the program of `{named}` does not exist");
-            findings.add(key, message, "install it, or correct the path");
+            findings.add("program-missing", key, message, "install it, or correct the path");
         }
         Err(_) => {
             let message = format!("the program of `{named}` is not on the PATH");
             let hint =
                 "install it, or write its full path; the sidecar searches the PATH of its own environment";
-            findings.add(key, message, hint);
+            findings.add("program-missing", key, message, hint);
         }
     }
 }
@@ -85,14 +90,16 @@ pub(super) fn check_program(command: &[String], key: &[&str], findings: &mut Fin
 pub(super) fn check_secrecy(path: &Path, key: &[&str], findings: &mut Findings<'_>) {
     let Ok(metadata) = fs::metadata(path) else { return };
     let named = key.join(".");
-    let (what, repair) = match metadata.mode() {
-        mode if mode & READABLE_BY_OTHERS != 0 => ("every user of this host can read", "chmod 600"),
-        mode if mode & WRITABLE_BY_OTHERS != 0 => ("other users can change", "chmod 600"),
-        mode if mode & READABLE_BY_GROUP != 0 => ("the users of its group can read", "chmod 600"),
+    let (code, what) = match metadata.mode() {
+        mode if mode & READABLE_BY_OTHERS != 0 => ("secret-exposed", "every user of this host can read"),
+        mode if mode & WRITABLE_BY_OTHERS != 0 => ("secret-exposed", "other users can change"),
+        mode if mode & READABLE_BY_GROUP != 0 => {
+            ("secret-exposed-to-group", "the users of its group can read")
+        }
         _ => return,
     };
-    let hint = format!("run `{repair}` on it, with the sidecar's user as its owner");
-    findings.add(key, format!("{what} the file of `{named}`, which contains a secret"), hint);
+    let hint = "run `chmod 600` on it, with the sidecar's user as its owner";
+    findings.add(code, key, format!("{what} the file of `{named}`, which contains a secret"), hint);
 }
 
 /// Why a file cannot be read, and what to do about it.
@@ -121,7 +128,7 @@ fn check_file(path: &Path, secrecy: Secrecy, key: &[&str], findings: &mut Findin
         Ok(()) => {}
         Err(error) => {
             let (message, hint) = describe_unreadable(&error, &key.join("."));
-            findings.add(key, message, hint);
+            findings.add("file-unreadable", key, message, hint);
         }
     }
 }
@@ -139,7 +146,12 @@ fn check_directory(path: &Path, key: &[&str], findings: &mut Findings<'_>) {
         }
         Err(error) => format!("cannot inspect the directory of `{named}`: {error}"),
     };
-    findings.add(key, message, "create it, or correct the path; the server's process starts there");
+    findings.add(
+        "directory-missing",
+        key,
+        message,
+        "create it, or correct the path; the server's process starts there",
+    );
 }
 
 /// Checks that the sidecar can write to a directory, or create it in the nearest one that exists.
@@ -157,7 +169,7 @@ fn check_creatable(directory: &Path, key: &[&str], findings: &mut Findings<'_>) 
     };
     let hint = "create the directory for the sidecar's user, choose another, such as one in $XDG_RUNTIME_DIR for sockets, or \
                 run the check as that user";
-    findings.add(key, message, hint);
+    findings.add("directory-not-writable", key, message, hint);
 }
 
 fn check_vault(vault: &Settings, findings: &mut Findings<'_>) {
@@ -194,12 +206,13 @@ fn check_admin_tls(tls: &AdminTls, findings: &mut Findings<'_>) {
             AdminTlsError::Pem { setting, what, .. } => {
                 let path: Vec<&str> = setting.split('.').collect();
                 findings.add(
+                    "admin-tls-invalid",
                     &path,
                     format!("the file of `{setting}` contains no {what} in PEM format"),
                     hint,
                 );
             }
-            error => findings.add(&["admin", "tls"], error_chain(error), hint),
+            error => findings.add("admin-tls-invalid", &["admin", "tls"], error_chain(error), hint),
         }
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::check_login::{CheckLogin, Owner, describe_error};
 use super::report::{Report, Section};
-use crate::cli::vault_needs::{LoginUse, Wanted, every_policy, login_needs, mint, quoted_list};
+use crate::check::vault_needs::{LoginUse, Wanted, every_policy, login_needs, mint, quoted_list};
 use crate::config::Config;
 
 /// Whether the login can create tokens for sessions.

@@ -7,7 +7,7 @@ use cofferdam_vault::{Auth, Kind, KvVersion, Need, Settings, VaultError, Verdict
 use super::check_login::CheckLogin;
 use super::login::{self, MayMint};
 use super::report::{Report, Section};
-use crate::cli::vault_needs::{TokenUser, Wanted, generated_need, mint, quoted_list};
+use crate::check::vault_needs::{TokenUser, Wanted, generated_need, mint, quoted_list};
 
 /// Paths below this path work only for a token that belongs to an entity.
 const ENTITY_PATH: &str = "identity/oidc/token/";

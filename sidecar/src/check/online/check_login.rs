@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::report::Report;
-use crate::cli::vault_needs::TokenUser;
+use crate::check::vault_needs::TokenUser;
 
 /// The lifetime of the tokens that a check creates.
 pub(super) const TOKEN_LIFETIME: Duration = Duration::from_secs(60);

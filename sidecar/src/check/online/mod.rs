@@ -23,14 +23,15 @@ use cofferdam_process as process;
 use cofferdam_vault::login::{SingleLogin, UnwrapRecords};
 use cofferdam_vault::{Health, Kind, Problem, Settings, Vault, VaultError};
 
-use super::interruption::interruption;
-use super::vault_needs::TokenUser;
+use crate::check::vault_needs::TokenUser;
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::interruption::interruption;
 use check_login::CheckLogin;
 use report::Report;
+pub(crate) use report::{Clocks, OnlineFinding};
 
-pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
+pub(crate) fn run(config: &Config) -> Result<ExitCode, Failure> {
     let mut report = Report::default();
     let Some(settings) = &config.vault else {
         report.print_line("vault: none is configured, so there is nothing to check");
@@ -41,9 +42,46 @@ pub(super) fn run(config: &Config) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         let stop = interruption().map_err(failed)?;
-        check_vault(config, settings, &mut report, stop).await?;
+        check_vault(config, settings, &mut report, stop).await.map_err(|stopped| stopped.failure)?;
         report.finish()
     })
+}
+
+/// What [`collect`] found.
+pub(crate) struct Collected {
+    pub(crate) found: Vec<OnlineFinding>,
+    /// `None` if Vault did not tell its time.
+    pub(crate) clocks: Option<Clocks>,
+    /// Why not everything was checked.
+    pub(crate) stopped: Option<Stopped>,
+}
+
+/// The check could not go on.
+pub(crate) struct Stopped {
+    pub(crate) stage: Stage,
+    pub(crate) failure: Failure,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Stage {
+    /// Reaching Vault.
+    Connect,
+    /// Vault can be reached and serves no requests.
+    Sealed,
+    Login,
+    /// Comparing the policies with what is needed.
+    Policies,
+}
+
+/// Checks Vault without printing anything, until `stop` resolves.
+pub(crate) async fn collect(
+    config: &Config,
+    settings: &Settings,
+    stop: impl Future<Output = ()>,
+) -> Collected {
+    let mut report = Report::collecting();
+    let stopped = check_vault(config, settings, &mut report, stop).await.err();
+    Collected { found: report.found, clocks: report.clocks, stopped }
 }
 
 async fn check_vault(
@@ -51,14 +89,16 @@ async fn check_vault(
     settings: &Settings,
     report: &mut Report,
     stop: impl Future<Output = ()>,
-) -> Result<(), Failure> {
+) -> Result<(), Stopped> {
+    let at = |stage: Stage| move |failure: Failure| Stopped { stage, failure };
     let mut stop = pin!(stop);
-    let vault =
-        cofferdam_vault::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
+    let vault = cofferdam_vault::client(settings)
+        .map_err(|error| at(Stage::Connect)(Failure::new(Sysexit::Configuration, error)))?;
     let health = tokio::select! {
-        health = vault.health() => health.map_err(vault_failure)?,
-        () = &mut stop => return Err(interrupted_failure()),
+        health = vault.health() => health.map_err(vault_failure).map_err(at(Stage::Connect))?,
+        () = &mut stop => return Err(at(Stage::Connect)(interrupted_failure())),
     };
+    report.clocks = health.date.map(|vault| Clocks { vault, host: cofferdam_base::clock::now() });
     let address = settings.address.to_string();
     report.print_line(&format!(
         "vault {}: {}",
@@ -70,10 +110,12 @@ async fn check_vault(
             true => "unseal Vault, then run this again",
             false => "initialise Vault, then run this again",
         };
-        return Err(Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint));
+        let failure = Failure::new(Sysexit::Unavailable, "Vault does not serve requests").hint(hint);
+        return Err(at(Stage::Sealed)(failure));
     }
     let unwraps = UnwrapRecords::in_state(&config.state_dir);
-    let Some(check_login) = log_in(vault, settings, &unwraps, report).await? else { return Ok(()) };
+    let login = log_in(vault, settings, &unwraps, report).await.map_err(at(Stage::Login))?;
+    let Some(check_login) = login else { return Ok(()) };
     // The tokens are revoked whatever the outcome is.
     let outcome = {
         let mut checks = pin!(check_all(config, settings, &check_login, report));
@@ -90,7 +132,7 @@ async fn check_vault(
         }
     };
     check_login.end(report).await;
-    outcome
+    outcome.map_err(at(Stage::Policies))
 }
 
 fn interrupted_failure() -> Failure {
@@ -145,7 +187,7 @@ async fn check_all(
     Ok(())
 }
 
-pub(super) fn describe_health(health: &Health, settings: &Settings) -> String {
+pub(crate) fn describe_health(health: &Health, settings: &Settings) -> String {
     let seal = match (health.initialized, health.sealed) {
         (false, _) => "not initialised",
         (true, true) => "sealed",
@@ -160,7 +202,7 @@ pub(super) fn describe_health(health: &Health, settings: &Settings) -> String {
     format!("version {version}, {seal}{standby}{}", namespace.unwrap_or_default())
 }
 
-pub(super) fn vault_failure(error: VaultError) -> Failure {
+pub(crate) fn vault_failure(error: VaultError) -> Failure {
     let (code, hint) = (sysexit(&error), error.next_step());
     Failure::new(code, error).hint(hint)
 }

@@ -56,7 +56,7 @@ fn check_source(
         Ok(fields) => fields,
         Err(problem) => {
             let (message, hint) = describe(&problem, &key);
-            findings.add(&key, message, hint);
+            findings.add(code_of(&problem), &key, message, hint);
             None
         }
     }
@@ -88,6 +88,17 @@ fn describe(problem: &SecretProblem, key: &[&str]) -> (String, String) {
     }
 }
 
+fn code_of(problem: &SecretProblem) -> &'static str {
+    match problem {
+        SecretProblem::Source(SourceError::Unset) => "secret-unset",
+        SecretProblem::Source(SourceError::Read(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            "secret-missing"
+        }
+        SecretProblem::Source(_) => "secret-unreadable",
+        _ => "secret-invalid",
+    }
+}
+
 fn describe_content(error: &FieldError) -> String {
     match error {
         FieldError::Empty => "is empty".to_owned(),
@@ -111,6 +122,9 @@ fn check_server(server: &ServerSpec, known: &KnownFields<'_>, findings: &mut Fin
             }
         }
         ServerKind::Stdio(stdio) => {
+            for template in &stdio.argument_templates {
+                check_template(template, &[table[0], table[1], "command"], known, findings);
+            }
             for (key, templates) in [("env", &stdio.env), ("files", &stdio.files)] {
                 for (name, template) in templates {
                     check_template(template, &[table[0], table[1], key, name], known, findings);
@@ -135,7 +149,7 @@ fn check_template(template: &Template, key: &[&str], known: &KnownFields<'_>, fi
                 key.join(".")
             );
             let hint = "correct the name, or add the field to the secret's source; a source that is no JSON object has one field, `value`";
-            findings.add(key, message, hint);
+            findings.add("secret-field-missing", key, message, hint);
         }
     }
 }

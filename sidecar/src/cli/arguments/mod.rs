@@ -1,10 +1,20 @@
 //! The commands and options of the command line.
 
+mod attach;
+mod import;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(super) use attach::{
+    AttachCommand, AttachOptions, DaytonaArguments, E2bArguments, HarnessArgument, ListArguments,
+    PlatformOptions, ViaArgument,
+};
+
+pub(super) use import::{DestinationArgument, HarnessArguments, HarnessNameArgument, ImportArguments};
 
 use crate::config;
 use crate::run::{Kind, LoginArgument, NetworkArgument};
@@ -37,21 +47,52 @@ pub(super) enum Command {
     /// Check the configuration and list all its problems, without side effects
     #[command(after_help = "Example: cofferdam check --strict")]
     Check(CheckArguments),
+    /// Print what completes this program's commands and options in a shell
+    #[command(after_help = "\
+bash reads it from ~/.local/share/bash-completion/completions/cofferdam, zsh from a file `_cofferdam` in a directory of \
+its `fpath`, fish from ~/.config/fish/completions/cofferdam.fish.\n\n\
+Example: cofferdam completions bash")]
+    Completions(CompletionsArguments),
     /// Show a tool call with a credential that the sandbox never sees; needs no configuration
     #[command(after_help = "Example: cofferdam demo")]
     Demo(DemoArguments),
+    /// Look for what is wrong with the configuration, this host and Vault, and name the next step
+    #[command(after_help = "\
+Starts each server for a moment, without calling a tool. Exits with 0 if there are only warnings.\n\n\
+Example: cofferdam doctor")]
+    Doctor(DoctorArguments),
     /// Enrol one sandbox: prints the enrolment string for its shim
     #[command(after_help = "Example: cofferdam enroll --grant dev --name box1 --ttl 8h")]
     Enroll(EnrollArguments),
     /// List the enrolments: which sandboxes may connect
     #[command(after_help = "Example: cofferdam enrolments")]
     Enrolments(EnrolmentsArguments),
+    /// Print, add or remove the entries of a harness's settings that start the shim
+    #[command(
+        after_help = "Example: cofferdam harness codex --write --relay unix:/run/cofferdam/relay/relay.sock"
+    )]
+    Harness(HarnessArguments),
+    /// Move MCP servers and their secrets from the settings of harnesses to the sidecar
+    #[command(after_help = "\
+Secrets are recognised by name, form and randomness, shown masked, and each can be refused. An import that was \
+interrupted continues when it is run again.\n\n\
+Example: cofferdam import .mcp.json --rewrite --dry-run")]
+    Import(ImportArguments),
     /// End a session: its links, server processes, credentials and enrolment
     #[command(after_help = "Example: cofferdam kill box1")]
     Kill(KillArguments),
+    /// Write a first configuration for this user
+    #[command(after_help = "Example: cofferdam init --yes")]
+    Init(InitArguments),
     /// Print the sidecar's public key, which sandboxes pin
     #[command(after_help = "Example: cofferdam key")]
     Key,
+    /// Show what a server wrote to stderr
+    #[command(after_help = "Example: cofferdam logs github --follow")]
+    Logs(LogsArguments),
+    /// Write the manual pages of all commands into a directory, for a package
+    #[command(hide = true, after_help = "Example: cofferdam man-pages /usr/local/share/man/man1")]
+    ManPages(ManPagesArguments),
     /// Make the running sidecar read its configuration again
     #[command(after_help = "Example: cofferdam reload")]
     Reload,
@@ -76,162 +117,6 @@ Example: cofferdam serve -c /etc/cofferdam/cofferdam.toml")]
     /// Prepare Vault or OpenBao for the configuration
     #[command(subcommand, after_help = "Example: cofferdam vault setup --dry-run")]
     Vault(VaultCommand),
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum AttachCommand {
-    /// Attach a sandbox on Daytona, and keep it attached until interrupted
-    #[command(after_help = "Example: cofferdam attach daytona SANDBOX_ID --grant dev --keep-awake")]
-    Daytona(DaytonaArguments),
-    /// Attach a sandbox on E2B or a compatible platform, and keep it attached until interrupted
-    #[command(after_help = "Example: cofferdam attach e2b SANDBOX_ID --grant dev --harness claude")]
-    E2b(E2bArguments),
-    /// End the attachment of a sandbox on a platform: its pipe, sessions and enrolment
-    #[command(after_help = "Example: cofferdam attach end box1")]
-    End(EndArguments),
-    /// List the attachments of sandboxes on platforms
-    #[command(after_help = "Example: cofferdam attach list")]
-    List(ListArguments),
-    /// Connect to a hub or a shim that listens
-    #[command(after_help = "Example: cofferdam attach dial box1.internal:7443 --grant dev")]
-    Dial(DialArguments),
-    /// Run a command whose stdin and stdout are connected to a hub: `docker exec -i`, `ssh -T`, `kubectl exec -i`, …
-    #[command(
-        after_help = "Example: cofferdam attach exec --grant dev -- docker exec -i box1 cofferdam-shim hub --pin {pin}"
-    )]
-    Exec(ExecArguments),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct AttachOptions {
-    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets
-    #[arg(long)]
-    pub(super) grant: String,
-    /// The sandbox's name, by which it is recognised when it is attached again. Default: the command or the address
-    #[arg(long)]
-    pub(super) name: Option<String>,
-    /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
-    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
-    pub(super) ttl: Option<Duration>,
-}
-
-/// The options that `attach e2b` and `attach daytona` have in common.
-#[derive(Debug, Args)]
-pub(super) struct PlatformOptions {
-    /// The sandbox's name in lists and logs, and for `attach end` and `kill`. Default: its id
-    #[arg(long)]
-    pub(super) name: Option<String>,
-    /// The platform's table `[platforms.NAME]` in the configuration. Default: `[platforms.e2b]`
-    /// for `attach e2b` and `[platforms.daytona]` for `attach daytona`, or the only table of that kind
-    #[arg(long, value_name = "NAME")]
-    pub(super) platform: Option<String>,
-    /// How long the sandbox stays enrolled. Default and maximum: the grant's `ttl`
-    #[arg(long, value_name = "TIME", value_parser = config::parse_duration)]
-    pub(super) ttl: Option<Duration>,
-    /// Resume the sandbox if it is paused or stopped now. Without this option it is attached once it is resumed on the platform
-    #[arg(long)]
-    pub(super) resume: bool,
-    /// Return once the sandbox is attached; the sidecar keeps it attached, also across its restarts
-    #[arg(long)]
-    pub(super) detach: bool,
-    /// Add the servers of the grant to the settings file of this harness in the sandbox. Other settings in the file stay
-    #[arg(long, value_enum)]
-    pub(super) harness: Option<HarnessArgument>,
-    /// The static shim to upload. Default: `cofferdam-shim-ARCHITECTURE` or `cofferdam-shim` beside the sidecar's program
-    #[arg(long, value_name = "FILE")]
-    pub(super) shim: Option<PathBuf>,
-    /// Print nothing but errors
-    #[arg(short, long)]
-    pub(super) quiet: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct E2bArguments {
-    /// The sandbox's id on its platform
-    #[arg(required_unless_present = "template")]
-    pub(super) sandbox: Option<String>,
-    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets
-    #[arg(long, required_unless_present = "template")]
-    pub(super) grant: Option<String>,
-    /// Instead of attaching, print the lines to add to a template's Dockerfile, so that its sandboxes contain the shim
-    #[arg(long, conflicts_with_all = ["sandbox", "grant", "name", "platform", "ttl", "resume", "detach", "harness", "dial_out"])]
-    pub(super) template: bool,
-    /// Let the sandbox connect to this sidecar's `relay.advertise`, a `wss://` address, instead of using the platform's
-    /// exec stream
-    #[arg(long)]
-    pub(super) dial_out: bool,
-    #[command(flatten)]
-    pub(super) options: PlatformOptions,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct DaytonaArguments {
-    /// The sandbox's id on its platform
-    pub(super) sandbox: String,
-    /// The grant: which `[grants.NAME]` of the configuration the sandbox gets
-    #[arg(long)]
-    pub(super) grant: String,
-    /// Count the attachment as activity, so that the platform does not stop the sandbox
-    #[arg(long)]
-    pub(super) keep_awake: bool,
-    /// How the sandbox is reached
-    #[arg(long, value_enum, default_value_t = ViaArgument::Preview)]
-    pub(super) via: ViaArgument,
-    #[command(flatten)]
-    pub(super) options: PlatformOptions,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(super) enum ViaArgument {
-    /// The sandbox connects to this sidecar's `relay.advertise`, a `wss://` address
-    DialOut,
-    /// A WebSocket through the platform's preview proxy
-    Preview,
-    /// The system's `ssh`, through the platform's SSH gateway
-    Ssh,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub(super) enum HarnessArgument {
-    /// Claude Code
-    Claude,
-    /// Codex
-    Codex,
-    /// Gemini CLI
-    Gemini,
-    /// opencode
-    Opencode,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct EndArguments {
-    /// The sandbox's name, as `cofferdam attach list` shows it
-    pub(super) name: String,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ListArguments {
-    /// Print JSON
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct DialArguments {
-    /// HOST:PORT; wss://HOST[:PORT]/PATH if the port is exposed as a WebSocket; vsock:CID:PORT of a virtual machine, or
-    /// vsock:PATH:PORT if its monitor has a Unix socket for its vsock (as Firecracker has)
-    pub(super) address: String,
-    #[command(flatten)]
-    pub(super) options: AttachOptions,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ExecArguments {
-    #[command(flatten)]
-    pub(super) options: AttachOptions,
-    /// The command. {pin} in it is replaced by this sidecar's public key, for the hub's --pin
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(super) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -267,10 +152,57 @@ pub(super) struct CheckArguments {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct CompletionsArguments {
+    /// The shell
+    #[arg(value_enum)]
+    pub(super) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ManPagesArguments {
+    /// The directory, which must exist
+    #[arg(value_name = "DIR")]
+    pub(super) directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct DemoArguments {
     /// The static shim to use in the sandbox. Default: this program, run as the shim
     #[arg(long, value_name = "FILE")]
     pub(super) shim: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArguments {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Do not start the servers
+    #[arg(long)]
+    pub(super) no_servers: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InitArguments {
+    /// Ask nothing: take the answers that are proposed
+    #[arg(long)]
+    pub(super) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct LogsArguments {
+    /// The server: which `[servers.NAME]` of the configuration
+    #[arg(value_name = "SERVER")]
+    pub(super) server: String,
+    /// How many of the last lines to print
+    #[arg(short = 'n', long, default_value_t = 100, value_name = "COUNT")]
+    pub(super) lines: usize,
+    /// Print new lines as they are written, until interrupted
+    #[arg(short, long)]
+    pub(super) follow: bool,
+    /// Print the JSON lines of the files
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,29 +1,18 @@
 //! `check`: the configuration, and what it refers to on this host.
 //!
-//! | module | what it holds |
-//! |---|---|
-//! | `findings` | what was found, as lines or as JSON |
-//! | `secrets` | the sources of secrets, and the fields that templates use |
-//! | `files` | programs, directories, certificates and keys |
-//!
-//! What must stay true: the check has no side effects, so it runs no program and creates no file; it prints neither a value of
-//! the configuration, which may be a credential by mistake, nor anything of a secret but names of fields that the configuration
-//! uses. A finding may be wrong about the sidecar, which runs in another environment and perhaps as another user, so findings
-//! are warnings unless `--strict` is given.
-
-mod files;
-mod findings;
-mod secrets;
+//! What must stay true: a finding may be wrong about the sidecar, which runs in another environment and perhaps as another
+//! user, so findings are warnings unless `--strict` is given.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use super::arguments::CheckArguments;
 use super::commands::{find, load_exit_code};
+use crate::check::findings::{Severity, count, problems_as_json};
+use crate::check::{check_host, online};
 use crate::config::{self, Config};
 use crate::terminal;
 use crate::terminal::failure::Failure;
-use findings::{Findings, Severity};
 
 pub(super) fn run(file: Option<&Path>, arguments: &CheckArguments) -> Result<ExitCode, Failure> {
     if arguments.schema {
@@ -34,7 +23,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &CheckArguments) -> Result<Exi
     let config = match config::load(&path) {
         Ok(config) => config,
         Err(problems) if arguments.json => {
-            terminal::print_line(&findings::problems_as_json(&problems));
+            terminal::print_line(&problems_as_json(&problems));
             return Ok(load_exit_code(&path).into());
         }
         Err(problems) => return Err(Failure::new(load_exit_code(&path), problems)),
@@ -43,10 +32,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &CheckArguments) -> Result<Exi
         true => Severity::Error,
         false => Severity::Warning,
     };
-    let mut findings = Findings::new(&path, severity);
-    secrets::check(&config, &mut findings);
-    files::check(&config, &mut findings);
-    findings.sort();
+    let findings = check_host(&path, &config, severity);
     if arguments.json {
         terminal::print_line(&findings.as_json());
         return Ok(findings.exit_code().map_or(ExitCode::SUCCESS, ExitCode::from));
@@ -57,7 +43,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &CheckArguments) -> Result<Exi
     }
     terminal::print_line(&format!("{}{}", summary(&path, &config), findings.summary()));
     match arguments.online {
-        true => super::check_online::run(&config),
+        true => online::run(&config),
         false => Ok(ExitCode::SUCCESS),
     }
 }
@@ -70,8 +56,4 @@ fn summary(path: &Path, config: &Config) -> String {
         count(config.secrets.len(), "secret"),
         count(config.grants.len(), "grant")
     )
-}
-
-fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }

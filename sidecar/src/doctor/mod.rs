@@ -1,0 +1,209 @@
+//! `cofferdam doctor`: looks for what is wrong with the configuration, this host and Vault, and names the next step.
+//!
+//! | module | what it looks at |
+//! |---|---|
+//! | [`configuration`] | the configuration, and what it names on this host |
+//! | [`vault`] | Vault: login, policies, clock |
+//! | [`servers`] | each server, really started; rules that match none of its tools |
+//! | [`relay`] | the running sidecar, its sockets and ports |
+//! | [`sandboxes`] | the kinds of sandbox that work here |
+//! | [`harnesses`] | the settings of this user's harnesses |
+//! | [`resources`] | disk, descriptors, processes, memory |
+//! | [`finding`], [`codes`] | one finding; every code, why it matters, and its exit code |
+//! | [`report`] | findings for a person, or as JSON |
+//!
+//! What must stay true: nothing is changed, and what a probe starts or creates has ended and is gone when it returns; each
+//! probe has a deadline, and one that fails does not keep the others from running; no secret is printed.
+
+mod codes;
+mod configuration;
+mod finding;
+mod harnesses;
+mod relay;
+mod report;
+mod resources;
+mod sandboxes;
+mod servers;
+mod vault;
+
+use std::future::Future;
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cofferdam_process as process;
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::terminal::failure::{Failure, Sysexit};
+use crate::terminal::interruption::interruption;
+use crate::terminal::progress::{Output, Progress};
+use crate::terminal::table::TableWidth;
+use configuration::Loaded;
+use finding::Findings;
+use vault::VaultState;
+
+/// Which probes run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Servers {
+    Start,
+    /// They may cost money, or must not run twice.
+    Skip,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Format {
+    Json,
+    Text,
+}
+
+/// For a probe that reads files: longer means that a file system hangs.
+const FILES_TIMEOUT: Duration = Duration::from_secs(15);
+/// For the sockets and ports of the sidecar.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(15);
+/// For the trials of all kinds of sandbox.
+const SANDBOXES_TIMEOUT: Duration = Duration::from_secs(60);
+/// For Vault; each of its requests has its own, shorter limit.
+const VAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// For a server, beyond the time that it has to answer.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(45);
+
+pub(crate) fn run(file: Option<&Path>, servers: Servers, format: Format) -> Result<ExitCode, Failure> {
+    let failed = |error: io::Error| Failure::new(Sysexit::OperatingSystem, error);
+    process::harden().map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let output = match io::stderr().is_terminal() && format == Format::Text {
+        true => Output::Lines,
+        false => Output::Quiet,
+    };
+    let progress = Progress::new("cofferdam doctor", output);
+    let examined = runtime.block_on(async {
+        let stop = interruption().map_err(failed)?;
+        examine(file.map(Path::to_owned), servers, &progress, stop).await
+    });
+    progress.clear();
+    // A file system that hangs must not keep this process.
+    runtime.shutdown_background();
+    let (path, findings) = examined?;
+    match format {
+        Format::Json => {
+            let path = path.map(|path| path.display().to_string());
+            report::print_json(path.as_deref(), &findings);
+        }
+        Format::Text => report::print(&findings, TableWidth::of_stdout()),
+    }
+    Ok(findings.exit_code().map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+/// Runs every probe, in an order in which the first error is the one to correct first.
+async fn examine(
+    file: Option<PathBuf>,
+    servers: Servers,
+    progress: &Progress,
+    stop: impl Future<Output = ()>,
+) -> Result<(Option<PathBuf>, Findings), Failure> {
+    let stopped = Arc::new(Notify::new());
+    let mut stop = pin!(stop);
+    let mut probes = pin!(run_probes(file, servers, progress, &stopped));
+    tokio::select! {
+        result = &mut probes => return Ok(result),
+        () = &mut stop => stopped.notify_waiters(),
+    }
+    // What was started is ended in order, which has its own limits.
+    let _ = timeout(SERVER_TIMEOUT, probes).await;
+    Err(Failure::new(Sysexit::Unavailable, "interrupted before every probe was done"))
+}
+
+async fn run_probes(
+    file: Option<PathBuf>,
+    servers: Servers,
+    progress: &Progress,
+    stopped: &Arc<Notify>,
+) -> (Option<PathBuf>, Findings) {
+    let mut findings = Findings::default();
+    progress.step("reading the configuration");
+    let loaded = in_background("configuration", &mut findings, move |found| {
+        configuration::probe(file.as_deref(), found)
+    });
+    let Loaded { path, config } = loaded.await.unwrap_or_default();
+    let config = config.map(Arc::new);
+    if let (Some(path), Some(config)) = (&path, &config) {
+        progress.step("asking Vault");
+        let mut found = Findings::default();
+        let asked = timeout(VAULT_TIMEOUT, vault::probe(config, stopped.notified(), &mut found)).await;
+        findings.extend(found);
+        let state = asked.unwrap_or_else(|_| {
+            out_of_time("vault", VAULT_TIMEOUT, &mut findings);
+            VaultState::Unusable
+        });
+        if servers == Servers::Start && !findings.has_error("config-invalid") {
+            progress.step("starting each server");
+            let rounds = u32::try_from(config.servers.len().div_ceil(servers::AT_ONCE)).unwrap_or(u32::MAX);
+            let limit = rounds * (config.limits.server_start_timeout + SERVER_TIMEOUT);
+            let mut found = Findings::default();
+            let tried = timeout(limit, servers::probe(path, state, stopped, &mut found)).await;
+            findings.extend(found);
+            if tried.is_err() {
+                out_of_time("servers", limit, &mut findings);
+            }
+        }
+        progress.step("looking for the sidecar");
+        let mut found = Findings::default();
+        let looked = timeout(RELAY_TIMEOUT, relay::probe(config, path, &mut found)).await;
+        findings.extend(found);
+        if looked.is_err() {
+            out_of_time("relay", RELAY_TIMEOUT, &mut findings);
+        }
+    }
+    progress.step("trying sandboxes");
+    let mut found = Findings::default();
+    let tried = timeout(SANDBOXES_TIMEOUT, sandboxes::probe(&mut found)).await;
+    findings.extend(found);
+    if tried.is_err() {
+        out_of_time("sandboxes", SANDBOXES_TIMEOUT, &mut findings);
+    }
+    progress.step("reading the settings of harnesses");
+    let for_harnesses = config.clone();
+    in_background("harnesses", &mut findings, move |found| harnesses::probe(for_harnesses.as_deref(), found))
+        .await;
+    in_background("resources", &mut findings, move |found| resources::probe(config.as_deref(), found)).await;
+    (path, findings)
+}
+
+/// Runs a probe that blocks. Returns nothing if it does not end in time.
+async fn in_background<T: Send + 'static>(
+    name: &'static str,
+    findings: &mut Findings,
+    probe: impl FnOnce(&mut Findings) -> T + Send + 'static,
+) -> Option<T> {
+    let task = spawn_blocking(move || {
+        let mut found = Findings::default();
+        let result = probe(&mut found);
+        (found, result)
+    });
+    match timeout(FILES_TIMEOUT, task).await {
+        Ok(Ok((found, result))) => {
+            findings.extend(found);
+            Some(result)
+        }
+        Ok(Err(_)) => {
+            let next = "please report it, with the output of `cofferdam check`";
+            findings.error("probe-failed", name, "this probe failed: see the message on stderr", next);
+            None
+        }
+        Err(_) => {
+            out_of_time(name, FILES_TIMEOUT, findings);
+            None
+        }
+    }
+}
+
+fn out_of_time(name: &str, limit: Duration, findings: &mut Findings) {
+    let what = format!("it did not end within {} s", limit.as_secs());
+    let next = "is a disk, a network file system or a program slow or hanging there? Then run `cofferdam doctor` again";
+    findings.warning("probe-timeout", name, what, next);
+}

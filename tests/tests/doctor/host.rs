@@ -1,0 +1,107 @@
+//! The host: sandboxes, disk, descriptors.
+
+use std::process::Command;
+
+use cofferdam_tests::process::command;
+use cofferdam_tests::tools::Tool;
+use cofferdam_tests::world::World;
+
+use super::examined::{Examined, doctor, examine_with, prepared, search_path, sound};
+
+/// `doctor` of this world as the last words of another command line.
+#[track_caller]
+fn examine_through(world: &World, outer: &[&str]) -> Examined {
+    let inner = doctor(world);
+    let mut through = command(outer[0]);
+    through.args(&outer[1..]).arg(inner.get_program()).args(inner.get_args()).env_clear();
+    copy_environment(&inner, &mut through);
+    examine_with(world, through)
+}
+
+fn copy_environment(from: &Command, to: &mut Command) {
+    to.current_dir(from.get_current_dir().expect("doctor has a working directory"));
+    for (name, value) in from.get_envs() {
+        value.map(|value| to.env(name, value));
+    }
+}
+
+#[test]
+fn without_bubblewrap_its_package_is_named() {
+    let world = prepared(sound());
+    let mut without = doctor(&world);
+    without.arg("--no-servers");
+    let examined = examine_with(&world, without);
+    examined.assert_warning(
+        "sandbox-missing",
+        "sandbox bubblewrap",
+        "`bwrap` is not on the PATH",
+        "install `bubblewrap`",
+    );
+    examined.assert_warning("sandbox-none", "sandboxes", "no kind of sandbox works", "attach");
+    examined.assert_no_error();
+    if Tool::Bubblewrap.path().is_none() {
+        return;
+    }
+    let mut with = doctor(&world);
+    with.arg("--no-servers").env("PATH", search_path(&world, &["sh", "true", "bwrap"]));
+    let examined = examine_with(&world, with);
+    examined.assert_good("sandbox-ok", "sandbox bubblewrap", "it works here");
+    assert!(examined.with_code("sandbox-missing").is_empty(), "one kind is enough: {:#}", examined.report);
+}
+
+#[test]
+fn forbidden_user_namespaces_are_named_with_the_kernels_setting() {
+    let (Some(_), Some(unshare)) = (Tool::Bubblewrap.path(), Tool::Unshare.path()) else { return };
+    let world = prepared(sound());
+    let path = search_path(&world, &["sh", "true", "bwrap", "sleep"]);
+    // In a user namespace that permits no further ones, without capabilities.
+    let script = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces && PATH={} exec setpriv --bounding-set -all --inh-caps -all -- \"$@\"",
+        path.display()
+    );
+    let setpriv_path = "/usr/bin:/bin:/usr/sbin";
+    let script = script.replacen("exec setpriv", "exec /usr/bin/setpriv", 1);
+    let inner = doctor(&world);
+    let mut through = command(unshare);
+    through.args(["--user", "--map-root-user", "/bin/sh", "-c", &script, "sh"]);
+    through.arg(inner.get_program()).args(inner.get_args()).arg("--no-servers").env_clear();
+    copy_environment(&inner, &mut through);
+    through.env("PATH", setpriv_path);
+    let examined = examine_with(&world, through);
+    let (what, next) = ("`user.max_user_namespaces` is 0", "sudo sysctl user.max_user_namespaces=15000");
+    examined.assert_warning("user-namespaces-forbidden", "limits", what, next);
+    examined.assert_warning("sandbox-refused", "sandbox bubblewrap", what, next);
+}
+
+#[test]
+fn a_full_disk_under_the_state_directory_is_an_error() {
+    let Some(unshare) = Tool::Unshare.path() else { return };
+    let world = prepared(sound());
+    let state = world.layout().state.display().to_string();
+    let script = r#"/bin/mount -t tmpfs -o "size=$0" none "$1" && shift && exec "$@""#;
+    for (size, code) in [("4m", "disk-full"), ("64m", "disk-low")] {
+        let unshare = unshare.display().to_string();
+        let map = if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" };
+        let examined = examine_through(&world, &[&unshare, map, "/bin/sh", "-c", script, size, &state]);
+        match code {
+            "disk-full" => {
+                examined.assert_error(code, &state, "MiB are free", "cofferdam audit prune");
+                assert_eq!(examined.code, 73);
+            }
+            _ => examined.assert_warning(code, &state, "MiB are free", "cofferdam audit prune"),
+        }
+    }
+}
+
+#[test]
+fn a_low_limit_of_descriptors_is_a_warning_and_a_very_low_one_an_error() {
+    let world = prepared(sound());
+    let limited =
+        |limit: &str| examine_through(&world, &["/usr/bin/prlimit", &format!("--nofile={limit}:{limit}")]);
+    let examined = limited("1024");
+    examined.assert_warning("descriptors-low", "limits", "at most 1024 open files", "LimitNOFILE=65536");
+    examined.assert_no_error();
+    let examined = limited("128");
+    examined.assert_error("descriptors-low", "limits", "at most 128 open files", "LimitNOFILE=65536");
+    assert_eq!(examined.code, 71);
+}

@@ -1,0 +1,94 @@
+//! The running sidecar, its sockets and ports, and the directory of the relay.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{chown, symlink};
+
+use cofferdam_tests::tools::cannot_run;
+
+use super::examined::{examine, prepared, protect, set_mode, sound};
+
+#[test]
+fn a_sidecar_that_runs_is_good_and_one_that_does_not_gets_its_command() {
+    let mut world = sound().prepare();
+    protect(&world);
+    let examined = examine(&world);
+    examined.assert_warning("serve-not-running", "admin.sock", "no sidecar runs", "cofferdam serve -c /");
+    examined.assert_no_error();
+    world.start_sidecar();
+    let examined = examine(&world);
+    examined.assert_no_error();
+    examined.assert_good("serve-running", "admin.sock", "it runs, with 0 open links");
+    examined.assert_good("relay-ok", "relay.sock", "accepts connections");
+}
+
+#[test]
+fn the_socket_of_a_killed_sidecar_is_named() {
+    let mut world = sound().start();
+    protect(&world);
+    world.kill9_sidecar();
+    let examined = examine(&world);
+    examined.assert_warning("serve-not-running", "admin.sock", "left behind", "cofferdam serve -c /");
+    let next = "Mount the socket's directory into sandboxes, not the socket itself.";
+    examined.assert_error("relay-socket-dead", "relay.sock", "a sidecar that is gone", next);
+    assert_eq!(examined.code, 69);
+}
+
+#[test]
+fn a_removed_relay_socket_of_a_running_sidecar_is_found() {
+    let world = sound().start();
+    protect(&world);
+    fs::remove_file(&world.layout().relay).unwrap();
+    examine(&world).assert_error("relay-unreachable", "relay.sock", "cannot connect", "restart the sidecar");
+}
+
+#[test]
+fn a_port_that_another_program_has_is_found() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let examined = examine(&prepared(sound().admin(&format!("http = \"{address}\""))));
+    let next = format!("`ss -ltnp 'sport = :{}'`", address.port());
+    examined.assert_error("port-taken", &format!("admin.http {address}"), "another program", &next);
+    assert_eq!(examined.code, 69);
+    drop(taken);
+    assert!(
+        examine(&prepared(sound().admin(&format!("http = \"{address}\""))))
+            .with_code("port-taken")
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_relay_directory_that_others_own_or_can_write_is_found() {
+    let world = prepared(sound());
+    let directory = world.layout().root().join("relay");
+    set_mode(&directory, 0o777);
+    let examined = examine(&world);
+    examined.assert_error("relay-directory-writable", "relay", "mode 777", "chmod 755 /");
+    set_mode(&directory, 0o755);
+    if !nix::unistd::geteuid().is_root() {
+        cannot_run("only root can give a directory to another user");
+        return;
+    }
+    chown(&directory, Some(12_345), None).unwrap();
+    let examined = examine(&world);
+    examined.assert_error("relay-directory-foreign", "relay", "belongs to user 12345", "chown 0 /");
+    assert_eq!(examined.code, 77);
+}
+
+#[test]
+fn a_state_directory_that_resolves_into_the_relays_is_found() {
+    let world = prepared(sound());
+    let (state, relay) = (&world.layout().state, world.layout().root().join("relay"));
+    fs::remove_dir(state).unwrap();
+    symlink(relay.join("state"), state).unwrap();
+    fs::create_dir(relay.join("state")).unwrap();
+    let examined = examine(&world);
+    examined.assert_error(
+        "relay-not-isolated",
+        "relay",
+        "inside the relay's directory",
+        "directories that hold nothing else",
+    );
+    assert_eq!(examined.code, 78);
+}
