@@ -62,6 +62,12 @@ impl Code {
         }
     }
 
+    /// Whether a request that is answered with this code may have run. A response that is too large is refused after the
+    /// call ran.
+    pub fn may_have_run(self) -> bool {
+        matches!(self, Self::MessageTooLarge | Self::OutcomeUnknown)
+    }
+
     /// The JSON-RPC error number that is sent with this code.
     pub fn number(self) -> i32 {
         match self {

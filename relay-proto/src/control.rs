@@ -159,6 +159,9 @@ pub struct Status {
     /// The sidecar's name and version.
     #[serde(default)]
     pub software: String,
+    /// The host's clock, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_time: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]

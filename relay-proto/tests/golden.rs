@@ -98,6 +98,7 @@ fn valid_frames() -> Vec<(&'static str, Vec<Frame>)> {
         links: 2,
         expires_in_seconds: Some(3600),
         software: "cofferdam 0.1.0".into(),
+        unix_time: None,
     });
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     vec![

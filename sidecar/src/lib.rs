@@ -7,10 +7,12 @@
 //! | module | what it is for |
 //! |---|---|
 //! | [`call`] | the pipeline of messages: decode, decide, record, forward, reply |
+//! | [`check`] | what a configuration refers to, on this host and in Vault |
 //! | [`cli`] | the command line |
 //! | [`config`] | the configuration: raw, checked, immutable |
 //! | [`daemon`] | listeners, handshakes, the admin API, attached sandboxes, reload, the orderly stop |
 //! | [`demo`] | `cofferdam demo` |
+//! | [`doctor`] | `cofferdam doctor`: looks for what is wrong, and names the next step |
 //! | [`enrolment`] | which sandboxes may connect: tickets, keys and their epochs, sockets |
 //! | [`harness`] | harnesses that Cofferdam knows, and their settings files |
 //! | [`link`] | one sandbox's connection to one server: frames, resume, timers, the end |
@@ -22,10 +24,12 @@
 #![forbid(unsafe_code)]
 
 mod call;
+pub(crate) mod check;
 pub mod cli;
 pub mod config;
 pub(crate) mod daemon;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod enrolment;
 pub(crate) mod harness;
 pub(crate) mod link;

@@ -70,6 +70,11 @@ impl Batch {
         self.max_field_bytes
     }
 
+    /// The memory of its buffer for records.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Removes all records and keeps the buffers.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();

@@ -1,6 +1,7 @@
 //! The key for the hashes of arguments: 32 random bytes in the file `key`, mode 0600, created at the first start.
 //!
-//! Short arguments could be guessed from a hash without a key. The key never leaves this directory.
+//! Short arguments could be guessed from a hash without a key. The key never leaves this directory, except as a value that
+//! scrubbers search for.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -24,6 +25,11 @@ pub(super) fn load_or_create(directory: &Path) -> Result<hmac::Key, AuditError> 
 
 /// Reads the key.
 pub(super) fn load(directory: &Path) -> Result<hmac::Key, AuditError> {
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &*key_bytes(directory)?))
+}
+
+/// The bytes of the key, for scrubbers: a server may be able to read the file.
+pub fn key_bytes(directory: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, AuditError> {
     let path = directory.join("key");
     let mut bytes = Zeroizing::new([0; KEY_BYTES]);
     let opened = OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(&path);
@@ -33,7 +39,7 @@ pub(super) fn load(directory: &Path) -> Result<hmac::Key, AuditError> {
         return Err(AuditError::Key { path, length, expected: KEY_BYTES as u64 });
     }
     file.read_exact(&mut *bytes).map_err(AuditError::read(&path))?;
-    Ok(hmac::Key::new(hmac::HMAC_SHA256, &*bytes))
+    Ok(bytes)
 }
 
 fn create(directory: &Path) -> Result<hmac::Key, AuditError> {

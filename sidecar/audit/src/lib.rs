@@ -3,7 +3,7 @@
 //! What must stay true:
 //! - `submit` reports a decision as recorded only when it is as durable as `audit-sync` promises; otherwise the calls
 //!   are refused. In `write` mode that is one `write(2)`.
-//! - A disk that hangs blocks at most one of the callers' threads: see `writer`.
+//! - A disk that hangs blocks no caller, and at most one worker thread of the runtime: see `writer`.
 //! - Lines are only ever appended, by one sidecar at a time; an incomplete line is removed or marked as torn before
 //!   another line is written.
 //! - Failures stay local: a budget that is used up refuses calls of its own sandbox only, and it refills; while the disk
@@ -18,8 +18,7 @@
 //! | `chain` | the hash chain over the lines |
 //! | `batch` | records that are written together |
 //! | `open_log` | the log with its key and its syncer |
-//! | `writer` | the thread that writes while the disk is slow |
-//! | `load` | whether a caller may write by itself |
+//! | `writer` | who writes: a task, or a thread while the disk is slow |
 //! | `log` | appends lines |
 //! | `recover` | finds the end of the chain at start |
 //! | `sync` | the shared fsync |
@@ -43,7 +42,6 @@ mod error;
 mod files;
 mod human;
 mod key;
-mod load;
 mod log;
 mod lookup;
 mod open_log;
@@ -65,11 +63,11 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ring::hmac;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::task::coop;
 
 pub use self::admin_record::{ActionState, AdminAction, AdminRecord, AdminTarget};
 pub use self::batch::Batch;
@@ -77,7 +75,7 @@ pub use self::budget::{Budget, BudgetLimits};
 pub use self::chain::{Hash, InvalidHash};
 pub use self::error::{AuditError, BudgetLimit};
 pub use self::human::human;
-pub use self::load::WriteBy;
+pub use self::key::key_bytes;
 pub use self::log::Head;
 pub use self::lookup::{RETRY, RecordedAttempts};
 pub use self::prune::{Keep, PruneError, Pruned, prune};
@@ -87,20 +85,19 @@ pub use self::record::{
     SentBy,
 };
 pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
+pub use self::writer::WriteBy;
 
 use self::files::Creation;
-use self::load::Load;
 use self::log::Log;
 use self::open_log::{DirectorySyncer, OpenLog, Written};
 use self::room::Room;
 use self::sync::Syncer;
 use self::text::{Members, name};
-use self::writer::Writer;
+use self::writer::{Submission, WaitForResult, Writer};
 
 /// The audit of this sidecar. Clones share one audit; dropping the last one unlocks the directory.
 #[derive(Clone)]
 pub struct Audit {
-    /// Declared before `open_log`, so that its thread is joined before the directory is unlocked.
     writer: Arc<Writer>,
     open_log: Arc<OpenLog>,
 }
@@ -159,14 +156,13 @@ impl Audit {
         let open_log = Arc::new(OpenLog {
             max_field_bytes: field_bytes.clamp(64, 4096),
             key,
+            last_number: AtomicU64::new(log.number),
             log: Mutex::new(log),
             room: Mutex::new(Room::new(total_bytes)),
             syncer,
-            load: Load::new(write_by),
-            _lock: lock,
             directory,
         });
-        let writer = Writer::start(Arc::clone(&open_log))
+        let writer = Writer::start(Arc::clone(&open_log), write_by, lock)
             .map_err(AuditError::prepare("cannot start the write thread for", &open_log.directory))?;
         Ok(Self { writer: Arc::new(writer), open_log })
     }
@@ -176,14 +172,14 @@ impl Audit {
         Batch::new(self.open_log.max_field_bytes)
     }
 
-    /// Writes a batch with one `write(2)` and empties it. Usually it is written when this returns; while the disk is
-    /// slow or the log is in use, and with `audit-sync = "call"`, the caller has to wait for the result.
+    /// Writes a batch with one `write(2)` and empties it. Usually it is written when this returns, after microseconds;
+    /// while the disk is slow, and with `audit-sync = "call"`, the caller has to wait for the result.
     ///
     /// On an error none of the calls may be made; a call over its sandbox's budget is refused alone. After
     /// [`AuditError::Sync`] the records are in the file although the calls were not made: the caller writes outcomes
     /// `refused`. After any other error nothing was written.
-    pub fn submit(&self, budget: &Budget, batch: &mut Batch) -> Submitted {
-        self.submit_charged(Some(budget), batch)
+    pub async fn submit(&self, budget: &Budget, batch: &mut Batch) -> Submitted {
+        result(self.writer.submit(batch, Some(budget), WaitForResult::Yes)).await
     }
 
     /// Records decisions. Returns once they are as durable as `audit-sync` promises; see [`submit`](Self::submit).
@@ -194,7 +190,7 @@ impl Audit {
     ) -> Result<Vec<Recorded>, AuditError> {
         let mut batch = self.batch();
         records.iter().for_each(|record| batch.decision(record));
-        match self.submit(budget, &mut batch) {
+        match self.submit(budget, &mut batch).await {
             Submitted::Done(result) => result,
             Submitted::Pending(pending) => pending.await,
         }
@@ -239,28 +235,21 @@ impl Audit {
         self.write_unsynced(Some(budget), &mut batch)
     }
 
-    /// Records an action that is carried out next. The returned future completes once the record is as durable as
+    /// Records a requested action, or the result of one. The returned future completes once the record is as durable as
     /// `audit-sync` promises: on an error an action that gives rights must not be carried out.
-    pub fn admin_request(
+    pub fn admin(
         &self,
         record: &AdminRecord<'_>,
     ) -> impl Future<Output = Result<(), AuditError>> + Send + use<> {
         let mut batch = self.batch();
         batch.admin(record);
-        let submitted = self.submit_charged(None, &mut batch);
+        let submission = self.writer.submit(&mut batch, None, WaitForResult::Yes);
         async {
-            match submitted {
+            match result(submission).await {
                 Submitted::Done(result) => result.map(drop),
                 Submitted::Pending(pending) => pending.await.map(drop),
             }
         }
-    }
-
-    /// Records the result of an action; while the disk is slow, later.
-    pub fn admin_result(&self, record: &AdminRecord<'_>) -> Result<(), AuditError> {
-        let mut batch = self.batch();
-        batch.admin(record);
-        self.write_unsynced(None, &mut batch)
     }
 
     /// Formats session, link and server once, for all records of a link.
@@ -273,8 +262,14 @@ impl Audit {
         Mac(Hash::from_digest(hmac::sign(&self.open_log.key, arguments).as_ref()))
     }
 
+    /// The number of the last record. Never waits for the disk.
+    pub fn last_number(&self) -> u64 {
+        self.open_log.last_number.load(Ordering::Relaxed)
+    }
+
     /// The last record.
-    pub fn head(&self) -> Head {
+    #[cfg(test)]
+    fn head(&self) -> Head {
         self.open_log.log().head()
     }
 
@@ -294,59 +289,53 @@ impl Audit {
         lookup::decided(&self.open_log.directory, &link_member, seqs, lookup::SEARCH_BYTES)
     }
 
-    fn submit_charged(&self, budget: Option<&Budget>, batch: &mut Batch) -> Submitted {
-        match self.write_or_queue(budget, batch) {
-            Ok(written) => match written {
-                Ok((recorded, None)) => Submitted::Done(Ok(recorded)),
-                Ok((recorded, Some(pending_sync))) => {
-                    Submitted::Pending(Box::pin(async { pending_sync.synced().await.map(|()| recorded) }))
-                }
-                Err(error) => Submitted::Done(Err(error)),
-            },
-            Err(Some(queued)) => Submitted::Pending(Box::pin(async {
-                let (recorded, pending_sync) = queued.await.map_err(|_| AuditError::Overloaded)??;
-                if let Some(pending_sync) = pending_sync {
-                    pending_sync.synced().await?;
-                }
-                Ok(recorded)
-            })),
-            Err(None) => Submitted::Done(Err(AuditError::Overloaded)),
-        }
-    }
-
     fn write_unsynced(&self, budget: Option<&Budget>, batch: &mut Batch) -> Result<(), AuditError> {
-        match self.write_or_queue(budget, batch) {
-            Ok(written) => written.map(drop),
-            Err(Some(_)) => Ok(()),
-            Err(None) => Err(AuditError::Overloaded),
+        match self.writer.submit(batch, budget, WaitForResult::No) {
+            Submission::Written(written) => written.map(drop),
+            Submission::Prompt(_) | Submission::Late(_) | Submission::Queued => Ok(()),
+            Submission::Refused => Err(AuditError::Overloaded),
         }
     }
+}
 
-    /// Writes a batch (`Ok`), or queues it for the audit's own thread (`Err(Some)`). `Err(None)` if that queue is full.
-    fn write_or_queue(
-        &self,
-        budget: Option<&Budget>,
-        batch: &mut Batch,
-    ) -> Result<Written, Option<oneshot::Receiver<Written>>> {
-        let open_log = &self.open_log;
-        if open_log.load.allows_direct_write()
-            && let Some(mut log) = open_log.try_log()
-        {
-            let began = Instant::now();
-            let written = open_log.write(&mut log, budget, batch);
-            open_log.load.record_write_time(began);
-            batch.clear();
-            return Ok(written);
+/// Waits for a quick write, not for a slow one.
+async fn result(submission: Submission) -> Submitted {
+    let late = match submission {
+        Submission::Written(written) => return Submitted::from(written),
+        // Without the limit for busy tasks, which would set the caller aside on a worker that may hang next.
+        Submission::Prompt(prompt) => match coop::unconstrained(prompt).await {
+            Ok(Ok(written)) => return Submitted::from(written),
+            Ok(Err(late)) => late,
+            Err(_) => return Submitted::Done(Err(AuditError::Overloaded)),
+        },
+        Submission::Late(late) => late,
+        Submission::Queued | Submission::Refused => return Submitted::Done(Err(AuditError::Overloaded)),
+    };
+    Submitted::Pending(Box::pin(async {
+        let (recorded, pending_sync) = late.await.map_err(|_| AuditError::Overloaded)??;
+        if let Some(pending_sync) = pending_sync {
+            pending_sync.synced().await?;
         }
-        let batch = std::mem::replace(batch, self.batch());
-        Err(self.writer.submit(&open_log.load, batch, budget.cloned()))
-    }
+        Ok(recorded)
+    }))
 }
 
 /// Whether a submitted batch is already written.
 pub enum Submitted {
     Done(Result<Vec<Recorded>, AuditError>),
     Pending(PendingRecords),
+}
+
+impl From<Written> for Submitted {
+    fn from(written: Written) -> Self {
+        match written {
+            Ok((recorded, None)) => Self::Done(Ok(recorded)),
+            Ok((recorded, Some(pending_sync))) => {
+                Self::Pending(Box::pin(async { pending_sync.synced().await.map(|()| recorded) }))
+            }
+            Err(error) => Self::Done(Err(error)),
+        }
+    }
 }
 
 /// The result of records that wait for the disk. They are written even if this is dropped.

@@ -167,6 +167,7 @@ impl Log {
         files::file_path(&self.directory, self.index)
     }
 
+    #[cfg(test)]
     pub(super) fn head(&self) -> Head {
         Head { file: files::file_name(self.index), line: self.lines, number: self.number, hash: self.chain }
     }

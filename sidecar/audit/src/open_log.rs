@@ -1,7 +1,8 @@
-//! The open log with its key for arguments, its syncer and the lock of its directory.
+//! The open log with its key for arguments and its syncer.
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cofferdam_base::metrics;
@@ -13,7 +14,6 @@ use super::Recorded;
 use super::batch::{Batch, EntryKind};
 use super::budget::{Budget, Charge, Report};
 use super::error::AuditError;
-use super::load::Load;
 use super::log::Log;
 use super::record::{Event, EventRecord, FollowedBy, OutcomeRecord};
 use super::room::Room;
@@ -28,12 +28,11 @@ pub(super) struct OpenLog {
     pub(super) max_field_bytes: usize,
     pub(super) key: hmac::Key,
     pub(super) log: Mutex<Log>,
+    /// The number of the last record, for readers who must not wait for the log.
+    pub(super) last_number: AtomicU64,
     pub(super) room: Mutex<Room>,
     /// With `audit-sync = "call"`.
     pub(super) syncer: Option<DirectorySyncer>,
-    pub(super) load: Load,
-    /// Locked while this audit is open.
-    pub(super) _lock: File,
 }
 
 /// The result of writing a batch: one [`Recorded`] for each decision or action, and the sync to wait for.
@@ -158,6 +157,7 @@ impl OpenLog {
         let committed = log.commit();
         metrics::count_audit_write(metrics::Outcome::of(&committed));
         committed?;
+        self.last_number.store(log.number, Ordering::Relaxed);
         if let Some(retired) = log.retired.take()
             && let Some(syncer) = &self.syncer
         {

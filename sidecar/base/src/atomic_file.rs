@@ -1,4 +1,4 @@
-//! Files that are either complete or absent, readable by the sidecar's user alone.
+//! Files that are either complete or absent: private ones, readable by the sidecar's user alone, and programs.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -18,9 +18,28 @@ pub enum Replace {
 
 /// Writes and syncs a file with mode 0600 under a temporary name, then renames or links it to `path`.
 pub fn write_file(directory: &Path, path: &Path, bytes: &[u8], replace: Replace) -> io::Result<()> {
+    write_with_mode(directory, path, bytes, replace, 0o600)
+}
+
+/// Writes a program that every user may run, as [`write_file`] does: a program that runs from this file is not written to.
+pub fn write_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    write_with_mode(directory, path, bytes, Replace::Always, 0o755)
+}
+
+fn write_with_mode(
+    directory: &Path,
+    path: &Path,
+    bytes: &[u8],
+    replace: Replace,
+    mode: u32,
+) -> io::Result<()> {
     let temporary = directory.join(format!(".{}{TEMPORARY_SUFFIX}", crate::random::hex::<8>()));
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         match replace {

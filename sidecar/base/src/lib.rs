@@ -27,7 +27,7 @@ pub mod elf;
 mod fair_share;
 pub mod memory;
 pub mod metrics;
-mod paced_lines;
+pub mod paced_lines;
 pub mod random;
 mod rate_limiter;
 pub mod text;

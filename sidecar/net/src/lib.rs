@@ -29,5 +29,5 @@ pub use dial::{ConnectError, Connection, Dialer, Duplex, Endpoint, RequestBody, 
 pub use headers::{RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved_header};
 pub use one_shot::{OneShotError, OneShotLimits, send_once};
 pub use pool::{Pool, PooledResponse, SendError};
-pub use streaming::{BodySender, ChannelBody, RequestEnded, StreamedResponse, channel_body, open_stream};
+pub use streaming::{BodyEnded, BodySender, ChannelBody, StreamedResponse, channel_body, open_stream};
 pub use tls::{Identity, PemError, Trust, client_config, distribution_roots, roots_from_pem};

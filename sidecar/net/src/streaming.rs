@@ -20,30 +20,33 @@ use zeroize::Zeroizing;
 use crate::dial::{Dialer, Endpoint, RequestBody};
 use crate::one_shot::{OneShotError, collect, expected_length};
 
-/// Pieces that wait to be written. Few, so that a slow server slows down the sender.
-const QUEUED_PIECES: usize = 2;
-
-/// A request's body whose pieces come from a [`BodySender`]; it ends when that is dropped and all pieces were read. The
+/// A body whose pieces come from a [`BodySender`]; it ends when that is dropped and all pieces were read. The
 /// `Channel` of `http-body-util` may lose the last piece if its sender is dropped at once.
 pub struct ChannelBody(mpsc::Receiver<Bytes>);
 
 /// Sends the pieces of a [`ChannelBody`].
 pub struct BodySender(mpsc::Sender<Bytes>);
 
-/// The request has ended, so that its body is not read any more.
+/// The exchange has ended, so that its body is not read any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the request has ended")]
-pub struct RequestEnded;
+#[error("the body is not read any more")]
+pub struct BodyEnded;
 
-pub fn channel_body() -> (BodySender, ChannelBody) {
-    let (sender, receiver) = mpsc::channel(QUEUED_PIECES);
+/// A body of which at most this many pieces wait to be read: few, so that a slow peer slows down the sender.
+pub fn channel_body(queued_pieces: usize) -> (BodySender, ChannelBody) {
+    let (sender, receiver) = mpsc::channel(queued_pieces);
     (BodySender(sender), ChannelBody(receiver))
 }
 
 impl BodySender {
     /// Sends a piece once there is room for it.
-    pub async fn send_data(&self, piece: Bytes) -> Result<(), RequestEnded> {
-        self.0.send(piece).await.map_err(|_| RequestEnded)
+    pub async fn send_data(&self, piece: Bytes) -> Result<(), BodyEnded> {
+        self.0.send(piece).await.map_err(|_| BodyEnded)
+    }
+
+    /// Waits until the body is not read any more.
+    pub async fn closed(&self) {
+        self.0.closed().await;
     }
 }
 

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[tokio::test]
 async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
     let (listener, endpoint) = listen().await;
-    let (body, request_body) = channel_body();
+    let (body, request_body) = channel_body(2);
     let request = Request::post("/").header("host", "test").body(request_body).unwrap();
     let dialer = dialer();
     let client = async {
@@ -51,7 +51,7 @@ async fn pieces_of_a_body_are_sent_and_read_as_they_come() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_piece_is_sent_if_the_sender_is_dropped_at_once() {
     for _ in 0..20_000 {
-        let (sender, body) = channel_body();
+        let (sender, body) = channel_body(2);
         let mut reading = JoinSet::new();
         reading.spawn(body.collect());
         sender.send_data(Bytes::from_static(b"last")).await.unwrap();

@@ -26,6 +26,8 @@ use crate::{PlatformError, SandboxId};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The control APIs' responses have a few kilobytes.
 const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
+/// Pieces of a streamed request that wait to be sent.
+const QUEUED_PIECES: usize = 2;
 /// A longer `Retry-After` is shortened to this: an attachment would wait for longer than an outage usually lasts.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
@@ -152,7 +154,7 @@ impl Service {
         action: &'static str,
         builder: request::Builder,
     ) -> (BodySender, impl Future<Output = Result<StreamedResponse, PlatformError>> + Send + use<>) {
-        let (sender, body) = channel_body();
+        let (sender, body) = channel_body(QUEUED_PIECES);
         let request = builder.body(body).map_err(|error| invalid_request(action, &error));
         let (dialer, endpoint) = (self.dialer.clone(), self.endpoint.clone());
         let redactor = self.redactor.clone();

@@ -134,6 +134,22 @@ impl Rules {
         lines
     }
 
+    /// The rules about tools that match none of these tools, as the audit names them, in the order of the lists.
+    pub fn without_match<'a>(&'a self, tools: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+        let tools: Vec<_> = tools.into_iter().map(|tool| (tool, fold(tool))).collect();
+        // `allow` does not match folded spellings.
+        let allow = self
+            .allow
+            .iter()
+            .flatten()
+            .filter(|named| !tools.iter().any(|(tool, _)| named.glob.matches(tool)));
+        let matches_none = |named: &&NamedGlob| {
+            !tools.iter().any(|(tool, folded)| named.glob.matches(tool) || named.folded.matches(folded))
+        };
+        let others = self.ask.iter().chain(&self.deny).filter(matches_none);
+        allow.chain(others).map(|named| &*named.rule).collect()
+    }
+
     fn decide_tool(&self, tool: &str) -> Decision {
         if self.hides_nothing() {
             return Decision::new(Verdict::Allow, "tools: no rules");

@@ -12,6 +12,7 @@ use fearless_simd::{Level, Simd, dispatch, u8x64};
 
 use super::budget::OverBudget;
 use super::classes::BLOCK;
+use super::origins::narrow;
 use super::symbols::{BASE32, BASE64, Coding};
 
 /// The texts found at one level, one behind the other, with [`SEPARATOR`] between them.
@@ -25,9 +26,10 @@ pub(super) struct DecodedTexts {
 struct Piece {
     coding: Coding,
     /// Where it begins in `bytes`.
-    start: usize,
-    /// The bit of the letters that its first byte begins with.
-    bit: usize,
+    start: u32,
+    /// The letter that its first byte begins in, and at which bit of it. There may be a piece for each twelve letters.
+    letter: u32,
+    bit: u8,
 }
 
 /// How many bytes of ASCII follow each other at least in the texts that are decoded.
@@ -76,9 +78,10 @@ impl DecodedTexts {
 
     /// The coding of the text at `at`, and the bit of the letters that this byte begins with.
     pub(super) fn origin(&self, at: usize) -> (Coding, usize) {
-        let next = self.pieces.partition_point(|piece| piece.start <= at);
-        let Piece { coding, start, bit } = self.pieces[next - 1];
-        (coding, bit + 8 * (at - start))
+        let next = self.pieces.partition_point(|piece| piece.start as usize <= at);
+        let Piece { coding, start, letter, bit } = self.pieces[next - 1];
+        let first = letter as usize * coding.bits() + usize::from(bit);
+        (coding, first + 8 * (at - start as usize))
     }
 }
 
@@ -296,7 +299,12 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
         if self.texts.bytes.len() - begin < SHORTEST {
             self.texts.bytes.truncate(begin);
         } else {
-            self.texts.pieces.push(Piece { coding: Self::CODING, start: begin, bit: start });
+            self.texts.pieces.push(Piece {
+                coding: Self::CODING,
+                start: narrow(begin),
+                letter: narrow(start / BITS),
+                bit: (start % BITS) as u8,
+            });
             self.texts.bytes.push(SEPARATOR);
         }
         // The byte that ended the text is not part of another.

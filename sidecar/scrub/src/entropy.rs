@@ -1,10 +1,11 @@
 //! How hard a value is to guess, at most.
 //!
 //! Redaction tells a sandbox whether a guess was right. For a value with few possibilities that is a way to find it: so
-//! it is searched for only where its own server answers.
+//! it is searched for only where its own server answers. The same holds for each line of a value of several lines, and for
+//! every other text that a value is found by.
 
-/// Whether a value can be found by guessing.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Whether a value, or a text that it is found by, can be found by guessing.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Entropy {
     /// Fewer than 2^32 values have this length and alphabet, such as 8 digits.
     Low,

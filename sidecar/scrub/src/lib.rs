@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`shared`] | the values of all sessions, which every link searches for |
+//! | `own_credentials` | holds the sidecar's own credentials among them |
 //! | `entropy` | whether a value can be found by guessing |
 //! | `patterns` | what is searched for to find a value |
 //! | `index`, `value_index` | finds all patterns of all values in one pass |
@@ -34,6 +35,7 @@ mod index;
 mod json_string;
 mod normal;
 mod origins;
+mod own_credentials;
 mod patterns;
 mod place;
 mod runs;
@@ -55,7 +57,9 @@ use zeroize::Zeroizing;
 
 pub use entropy::Entropy;
 use normal::Syntax;
-use place::{Edit, Placing};
+pub use own_credentials::{Holding, OwnCredentials};
+pub use patterns::Guessable;
+use place::{Edit, Placing, UnsearchableStrings};
 pub use stream::StreamScrubber;
 use value_index::{IndexedValue, ValueIndex};
 
@@ -81,7 +85,8 @@ pub struct Scrubber {
 pub enum Naming {
     /// All, by the label that each was first learned with.
     All,
-    /// The reader's own. Others are replaced without a name, and not at all if they could be found by guessing.
+    /// The reader's own. Others are replaced without a name, and those not at all that could be found by guessing: whole
+    /// values, or lines of them.
     Own(OwnNames),
 }
 
@@ -93,14 +98,6 @@ pub struct OwnNames {
     pub labels: Arc<HashMap<ValueId, Arc<str>>>,
     /// Whether the value with this label belongs to the server.
     pub is_own: Arc<IsOwn>,
-}
-
-/// What a reader may learn about a value that was found.
-#[derive(Clone, Debug, Eq, PartialEq)]
-enum Shown {
-    Name(Arc<str>),
-    Nameless,
-    NotSearched,
 }
 
 /// The scrubbed bytes, and the number of redactions.
@@ -128,9 +125,9 @@ impl Scrubber {
         }
         let found = match self.search(message, Syntax::Json) {
             Ok(found) => found,
-            Err(_) => {
-                self.search_strings(message).unwrap_or_else(|_| self.search_whole(message, Syntax::Json))
-            }
+            Err(exceeded) => self
+                .search_strings(message, exceeded)
+                .unwrap_or_else(|UnsearchableStrings| self.search_whole(message, Syntax::Json)),
         };
         if found.is_empty() {
             return Scrubbed::clean(message);
@@ -172,18 +169,13 @@ impl Scrubber {
         self.indexes.iter().map(|values| values.longest_across_lines).max().unwrap_or_default()
     }
 
-    fn shown(&self, value: &IndexedValue) -> Shown {
-        match &self.naming {
-            Naming::All => Shown::Name(Arc::clone(&value.label)),
-            Naming::Own(names) => {
-                let label = names.labels.get(&value.id).filter(|label| (names.is_own)(label));
-                match (label, value.entropy) {
-                    (Some(label), _) => Shown::Name(Arc::clone(label)),
-                    (None, Entropy::Enough) => Shown::Nameless,
-                    (None, Entropy::Low) => Shown::NotSearched,
-                }
-            }
-        }
+    /// The name that the reader may learn. A value without one is not searched for if it could be found by guessing.
+    fn name_of(&self, value: &IndexedValue) -> Option<Arc<str>> {
+        let label = match &self.naming {
+            Naming::All => Some(&value.label),
+            Naming::Own(names) => names.labels.get(&value.id).filter(|label| (names.is_own)(label)),
+        };
+        label.map(Arc::clone)
     }
 }
 

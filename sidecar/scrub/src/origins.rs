@@ -65,6 +65,6 @@ impl RecordOrigins for Origins {
 }
 
 /// Messages are far smaller than 4 GiB.
-fn narrow(position: usize) -> u32 {
+pub(super) fn narrow(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use zeroize::Zeroizing;
 
 use super::decoded::{SHORTEST, is_text};
+use super::entropy::Entropy;
 use super::normal::{normal_form_of, value_without_escapes};
 use super::symbols::Coding;
 
@@ -44,6 +45,37 @@ pub(super) enum Place {
 pub(super) struct Reach {
     pub(super) before: usize,
     pub(super) after: usize,
+}
+
+/// What of a value could be found by guessing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Guessable {
+    Value,
+    /// A line of it, or what is left of it when its escapes are decoded.
+    Part,
+}
+
+impl Guessable {
+    /// `None` if this value is searched for in what every server sends.
+    pub fn of(value: &[u8]) -> Option<Self> {
+        match Entropy::of(value) {
+            Entropy::Low => Some(Self::Value),
+            Entropy::Enough => {
+                let patterns = patterns_of(value);
+                patterns.iter().any(|pattern| pattern.entropy() == Entropy::Low).then_some(Self::Part)
+            }
+        }
+    }
+}
+
+impl Pattern {
+    /// Whether the text that is searched for could be found by guessing. Symbols stand for a whole value.
+    pub(super) fn entropy(&self) -> Entropy {
+        match self.place {
+            Place::Text | Place::TextInLines => Entropy::of(&self.bytes),
+            Place::Symbols(_) => Entropy::Enough,
+        }
+    }
 }
 
 /// The patterns of `value` without white space around it: text that contains the value also contains the trimmed value.
@@ -178,4 +210,28 @@ fn is_long(line: &[u8]) -> bool {
 fn is_pem_boundary(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     line.starts_with(b"-----") && line.ends_with(b"-----")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_as_guessable_as_its_lines_and_its_decoded_text() {
+        for (value, guessable) in [
+            ("73519824", Some(Guessable::Value)),
+            ("73519824\n46028135\n90817263\n", Some(Guessable::Part)),
+            ("ghp_0123456789abcdef\n46028135", Some(Guessable::Part)),
+            ("%39%30%38%31%37%32%36%34", Some(Guessable::Part)),
+            ("7351982436\n4602813598\n", None),
+            (
+                "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG\n9w0BAQ==\n-----END PRIVATE KEY-----\n",
+                None,
+            ),
+            ("ghp_0123456789abcdef", None),
+            ("p\"ss\\w%rd & <co> 12", None),
+        ] {
+            assert_eq!(Guessable::of(value.as_bytes()), guessable, "{value}");
+        }
+    }
 }

@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use relay_proto::json::{Escapes, JsonError, Rules, Scanner, Text, Token};
 
-use super::budget::{Budget, OverBudget};
+use super::Scrubber;
+use super::budget::{Budget, Exceeded, MAX_MATCHES, OverBudget};
 use super::json_string::{DecodedString, whole_characters, whole_units};
 use super::normal::Syntax;
 use super::search::{Found, Match, merge};
-use super::{Scrubber, Shown};
 
 /// How deep JSON in strings of JSON stays JSON. Deeper values are removed too, but what is around them may be cut.
 const MAX_NESTED: usize = 6;
@@ -102,8 +102,8 @@ impl<'a> Placing<'a> {
         let relative =
             |found: Found| Found { span: found.span.start - start..found.span.end - start, ..found };
         let found: Vec<Found> = found.into_iter().map(relative).collect();
-        if let [Found { what: Match::Unsearchable, .. }] = &found[..] {
-            let with = escaped(&self.marker(Match::Unsearchable));
+        if let [Found { what: what @ Match::Unsearchable(_), .. }] = &found[..] {
+            let with = escaped(&self.marker(*what));
             return edits.push(Edit { span: start..end, with });
         }
         let absolute = |span: Range<usize>, with: &str| Edit {
@@ -151,45 +151,71 @@ impl<'a> Placing<'a> {
         let scrubber = self.scrubber;
         let new_marker = || {
             let named = match what {
-                Match::Value { index, value } => match scrubber.shown(&scrubber.indexes[index].values[value])
-                {
-                    Shown::Name(label) => Some(format!("[redacted:{label}]")),
-                    Shown::Nameless | Shown::NotSearched => None,
-                },
-                Match::Unsearchable => Some("[redacted: encoded too often to be searched]".to_owned()),
+                Match::Value { index, value } => {
+                    let label = scrubber.name_of(&scrubber.indexes[index].values[value]);
+                    label.map(|label| format!("[redacted:{label}]"))
+                }
+                Match::Unsearchable(Exceeded::Work) => {
+                    Some("[redacted: encoded too often to be searched]".to_owned())
+                }
+                Match::Unsearchable(Exceeded::Matches) => {
+                    Some("[redacted: too many secret values]".to_owned())
+                }
             };
             let mut candidates = named.into_iter().chain(["[redacted]".to_owned(), "[***]".to_owned()]);
-            let is_clean = |candidate: &String| scrubber.search_undecoded(candidate.as_bytes()).is_empty();
+            let is_clean = |candidate: &String| {
+                let found = scrubber.search_undecoded(candidate.as_bytes(), &[], 0);
+                found.is_ok_and(|found| found.is_empty())
+            };
             candidates.find(is_clean).unwrap_or_default()
         };
         self.markers.entry(what).or_insert_with(new_marker).clone()
     }
 }
 
+/// The message is not JSON, or has more matches than may be replaced one by one.
+pub(super) struct UnsearchableStrings;
+
+/// The matches, and the strings that are replaced whole, in one message. What is replaced one by one takes memory for each.
+const MAX_MATCHES_OF_MESSAGE: usize = 4 * MAX_MATCHES;
+
 impl Scrubber {
-    /// The matches in a message that cannot be searched as a whole, searched string by string.
-    pub(super) fn search_strings(&self, message: &[u8]) -> Result<Vec<Found>, JsonError> {
-        let mut scanner = Scanner::new(message, Rules::LENIENT)?;
-        let mut found = self.search_undecoded(message);
+    /// The matches in a message that cannot be searched as a whole for this reason, searched string by string.
+    pub(super) fn search_strings(
+        &self,
+        message: &[u8],
+        exceeded: Exceeded,
+    ) -> Result<Vec<Found>, UnsearchableStrings> {
+        let mut scanner = Scanner::new(message, Rules::LENIENT).map_err(|_| UnsearchableStrings)?;
+        let mut found = Vec::new();
+        let mut removed = Vec::new();
         let mut budget = Budget::new(message.len());
-        while let Some(token) = scanner.next()? {
-            if let Token::Key(text) | Token::String(text) = token {
-                let inner = text.inner();
-                let of_message = |found: Found| Found {
+        while let Some(token) = scanner.next().map_err(|_| UnsearchableStrings)? {
+            let (Token::Key(text) | Token::String(text)) = token else { continue };
+            let inner = text.inner();
+            if inner.is_empty() {
+                continue;
+            }
+            let left = MAX_MATCHES_OF_MESSAGE.checked_sub(found.len()).ok_or(UnsearchableStrings)?;
+            budget.begin_string(left.max(1));
+            // The string that took too long in the search of the message needs no second search.
+            let inside = match exceeded == Exceeded::Work && inner.len() > message.len() / 2 {
+                true => Err(OverBudget),
+                false => self.search_within(&message[inner.clone()], Syntax::Json, &mut budget),
+            };
+            match inside {
+                Ok(inside) => found.extend(inside.into_iter().map(|found| Found {
                     span: inner.start + found.span.start..inner.start + found.span.end,
                     ..found
-                };
-                // The string that made the search of the message fail needs no second search.
-                let inside = match inner.len() > message.len() / 2 {
-                    true => Err(OverBudget),
-                    false => self.search_within(&message[inner.clone()], Syntax::Json, &mut budget),
-                };
-                let unsearchable =
-                    |OverBudget| vec![Found { span: 0..inner.len(), what: Match::Unsearchable }];
-                found.extend(inside.unwrap_or_else(unsearchable).into_iter().map(of_message));
+                })),
+                Err(OverBudget) => {
+                    removed.push(inner.clone());
+                    found.push(Found { span: inner, what: Match::Unsearchable(budget.exceeded) });
+                }
             }
         }
-        found.retain(|found| found.what != Match::Unsearchable || !found.span.is_empty());
+        let undecoded = self.search_undecoded(message, &removed, MAX_MATCHES_OF_MESSAGE);
+        found.extend(undecoded.map_err(|OverBudget| UnsearchableStrings)?);
         Ok(merge(found))
     }
 }

@@ -9,14 +9,14 @@
 
 use std::ops::Range;
 
-use super::budget::{Budget, FREE_BYTES, OverBudget};
+use super::budget::{Budget, Exceeded, FREE_BYTES, MAX_MATCHES, OverBudget};
 use super::classes::Classes;
 use super::decoded::{DecodedTexts, LeastAscii};
 use super::normal::{Lines, Syntax, normal_form, origins_of, without_escapes};
 use super::patterns::Place;
 use super::runs::{RunLength, Runs};
 use super::symbols::{Coding, Symbols};
-use super::{Entropy, Scrubber, Shown};
+use super::{Entropy, Scrubber};
 
 /// How often base64, base32 and hexadecimal are decoded.
 const MAX_DECODED: usize = 3;
@@ -32,14 +32,15 @@ pub(super) struct Found {
 pub(super) enum Match {
     /// A value, by the number of its index and its own number in that.
     Value { index: usize, value: usize },
-    /// Text that may hold a value, but decodes to too much to be searched.
-    Unsearchable,
+    /// Text that may hold a value, but decodes to too much to be searched, or holds too many.
+    Unsearchable(Exceeded),
 }
 
 impl Scrubber {
     /// The spans of values in `text`, disjoint and in order.
-    pub(super) fn search(&self, text: &[u8], syntax: Syntax) -> Result<Vec<Found>, OverBudget> {
-        self.search_within(text, syntax, &mut Budget::new(text.len()))
+    pub(super) fn search(&self, text: &[u8], syntax: Syntax) -> Result<Vec<Found>, Exceeded> {
+        let mut budget = Budget::new(text.len());
+        self.search_within(text, syntax, &mut budget).map_err(|OverBudget| budget.exceeded)
     }
 
     /// Like [`Scrubber::search`], with the rest of a budget.
@@ -54,15 +55,30 @@ impl Scrubber {
 
     /// Like [`Scrubber::search`]; text that cannot be searched is one match.
     pub(super) fn search_whole(&self, text: &[u8], syntax: Syntax) -> Vec<Found> {
-        let unsearchable = |OverBudget| vec![Found { span: 0..text.len(), what: Match::Unsearchable }];
-        self.search(text, syntax).unwrap_or_else(unsearchable)
+        self.search(text, syntax).unwrap_or_else(|exceeded| {
+            let span = 0..text.len();
+            // There is nothing to replace in an empty text.
+            Vec::from_iter((!span.is_empty()).then_some(Found { span, what: Match::Unsearchable(exceeded) }))
+        })
     }
 
-    /// The matches in the text as it is.
-    pub(super) fn search_undecoded(&self, text: &[u8]) -> Vec<Found> {
+    /// The matches in the text as it is, without those inside `removed`, which are in order.
+    pub(super) fn search_undecoded(
+        &self,
+        text: &[u8],
+        removed: &[Range<usize>],
+        most: usize,
+    ) -> Result<Vec<Found>, OverBudget> {
+        let is_left = |span: &Range<usize>| {
+            let next = removed.partition_point(|removed| removed.end < span.end);
+            removed.get(next).is_none_or(|removed| span.start < removed.start)
+        };
         let mut found = Vec::new();
-        self.find(Place::Text, text, &mut found);
-        merge(found)
+        self.find_where(Place::Text, text, &mut found, most, is_left);
+        match found.len() > most {
+            true => Err(OverBudget),
+            false => Ok(merge(found)),
+        }
     }
 
     fn search_level(
@@ -74,6 +90,7 @@ impl Scrubber {
     ) -> Result<Vec<Found>, OverBudget> {
         let mut found = Vec::new();
         self.find(Place::Text, text, &mut found);
+        budget.take_matches(found.len())?;
         if depth == MAX_DECODED {
             return Ok(found);
         }
@@ -93,6 +110,7 @@ impl Scrubber {
             let mut in_lines = Vec::new();
             let text_in_lines = without_escapes(text, &classes, budget)?.unwrap_or_default();
             self.find(Place::TextInLines, &text_in_lines, &mut in_lines);
+            budget.take_matches(in_lines.len())?;
             if !in_lines.is_empty() {
                 let origins = origins_of(text, &classes, Lines::Kept);
                 found.extend(in_lines.into_iter().map(|found| found.moved(|span| origins.span(span))));
@@ -100,6 +118,7 @@ impl Scrubber {
         }
         let mut in_normal = Vec::new();
         self.find(Place::Text, &normal, &mut in_normal);
+        budget.take_matches(in_normal.len())?;
         let runs = Runs::new(&Classes::new(&normal), length);
         self.search_encoded(&normal, &runs, depth, budget, &mut in_normal)?;
         if !in_normal.is_empty() {
@@ -123,6 +142,7 @@ impl Scrubber {
             let symbols = Symbols::new(coding, text, runs);
             let mut in_symbols = Vec::new();
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
+            budget.take_matches(in_symbols.len())?;
             symbols.locate(text, runs, in_symbols, found);
         }
         let limit = budget.decoded.min(text.len() + FREE_BYTES);
@@ -150,12 +170,25 @@ impl Scrubber {
         Ok(())
     }
 
-    /// Adds the matches of all values that this scrubber may reveal the presence of.
+    /// Adds the matches of all values that this scrubber may reveal the presence of, up to one more than a budget allows.
     fn find(&self, place: Place, haystack: &[u8], found: &mut Vec<Found>) {
+        self.find_where(place, haystack, found, MAX_MATCHES, |_| true);
+    }
+
+    fn find_where(
+        &self,
+        place: Place,
+        haystack: &[u8],
+        found: &mut Vec<Found>,
+        most: usize,
+        is_wanted: impl Fn(&Range<usize>) -> bool,
+    ) {
+        let room = found.len() + most;
         for (index, values) in self.indexes.iter().enumerate() {
-            values.find(place, haystack, |span, value| {
-                let indexed = &values.values[value];
-                if indexed.entropy == Entropy::Enough || self.shown(indexed) != Shown::NotSearched {
+            values.find(place, haystack, |span, value, entropy| {
+                let is_searched =
+                    || entropy == Entropy::Enough || self.name_of(&values.values[value]).is_some();
+                if found.len() <= room && is_wanted(&span) && is_searched() {
                     found.push(Found { span, what: Match::Value { index, value } });
                 }
             });

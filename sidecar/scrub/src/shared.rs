@@ -315,6 +315,51 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_could_be_guessed_is_searched_only_where_its_own_server_answers() {
+        let shared = SharedValues::default();
+        let labelled = |label: &str, value: &str| Needle {
+            label: label.into(),
+            value: Zeroizing::new(value.as_bytes().to_vec()),
+        };
+        // Equal lines of several values, and a value that is a line of another one.
+        let needles = [
+            labelled("other.codes", "73519824\n46028135\n90817263\nline-of-the-other-server\n"),
+            labelled("own.codes", "73519824\n11827364\n"),
+            labelled("own.pin", "46028135"),
+            labelled("other.spelled", "%39%30%38%31%37%32%36%34"),
+        ];
+        shared.learn(&needles);
+        let of_session = shared.ids(&needles).into_iter().flatten().zip(&needles);
+        let labels: Arc<HashMap<_, _>> =
+            Arc::new(of_session.map(|(id, needle)| (id, Arc::clone(&needle.label))).collect());
+        let scrubber = |server: &'static str| {
+            let is_own = Arc::new(move |label: &str| label.starts_with(server));
+            shared.scrubber(Naming::Own(OwnNames { labels: Arc::clone(&labels), is_own }))
+        };
+        for (server, text, expected) in [
+            ("third.", "x 46028135 11827364 90817264 y", "x 46028135 11827364 90817264 y"),
+            ("third.", "x line-of-the-other-server", "x [redacted]"),
+            ("third.", "73519824\n46028135\n90817263\nline-of-the-other-server", "[redacted]"),
+            ("third.", "%39%30%38%31%37%32%36%34", "[redacted]"),
+            (
+                "own.",
+                "73519824 11827364 46028135 90817263",
+                "[redacted:own.codes] [redacted:own.codes] [redacted:own.pin] 90817263",
+            ),
+            (
+                "other.",
+                "46028135 90817264 11827364",
+                "[redacted:other.codes] [redacted:other.spelled] 11827364",
+            ),
+        ] {
+            let output = scrubber(server).text(text.as_bytes()).bytes.into_owned();
+            assert_eq!(String::from_utf8(output).unwrap(), expected, "{server} {text}");
+        }
+        let log = shared.scrubber(Naming::All).text(b"90817263").bytes.into_owned();
+        assert_eq!(String::from_utf8(log).unwrap(), "[redacted:other.codes]");
+    }
+
+    #[test]
     fn thousands_of_values_are_found_while_others_come_and_go() {
         let shared = SharedValues::default();
         let held: Vec<_> =

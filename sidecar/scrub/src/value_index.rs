@@ -35,25 +35,32 @@ pub(super) struct ValueIndex {
 pub(super) struct IndexedValue {
     pub(super) id: ValueId,
     pub(super) label: std::sync::Arc<str>,
-    pub(super) entropy: Entropy,
 }
 
 struct PatternIndex {
     index: Index,
-    /// For each pattern: the value, and how far a match reaches.
     targets: Vec<Target>,
 }
 
+/// What a pattern was made for, and how far a match reaches.
 struct Target {
-    value: usize,
+    of: PatternOwner,
     length: usize,
     reach: Reach,
+}
+
+/// The number of the value that a pattern finds.
+#[derive(Clone, Copy)]
+struct PatternOwner {
+    value: usize,
+    /// Of the value or of the pattern, whichever is lower.
+    entropy: Entropy,
 }
 
 impl ValueIndex {
     /// If two needles have the same value, the first one's label is used.
     pub(super) fn new(needles: &[(ValueId, Needle)]) -> Self {
-        let mut places: [Vec<(Pattern, usize)>; 5] = Default::default();
+        let mut places: [Vec<(Pattern, PatternOwner)>; 5] = Default::default();
         let slot = |place: Place| match place {
             Place::Text => 0,
             Place::Symbols(Coding::Base32) => 1,
@@ -64,13 +71,15 @@ impl ValueIndex {
         let mut needs_short_runs = false;
         for (number, (_, needle)) in needles.iter().enumerate() {
             let is_decoded = is_found_decoded(needle.value.trim_ascii());
+            let of_value = Entropy::of(&needle.value);
             for pattern in patterns_of(&needle.value) {
                 let of_symbols = matches!(pattern.place, Place::Symbols(_));
                 if of_symbols && pattern.bytes.len() < SHORTEST_LONG_RUN {
                     needs_short_runs = true;
                 }
                 if !of_symbols || !is_decoded {
-                    places[slot(pattern.place)].push((pattern, number));
+                    let owner = PatternOwner { value: number, entropy: of_value.min(pattern.entropy()) };
+                    places[slot(pattern.place)].push((pattern, owner));
                 }
             }
         }
@@ -78,11 +87,7 @@ impl ValueIndex {
         let lengths = needles.iter().map(|(_, needle)| needle.value.len());
         let across_lines =
             needles.iter().filter(|(_, needle)| !is_found_by_its_lines(needle.value.trim_ascii()));
-        let value = |(id, needle): &(ValueId, Needle)| IndexedValue {
-            id: *id,
-            label: needle.label.clone(),
-            entropy: Entropy::of(&needle.value),
-        };
+        let value = |(id, needle): &(ValueId, Needle)| IndexedValue { id: *id, label: needle.label.clone() };
         Self {
             texts,
             texts_in_lines,
@@ -122,35 +127,45 @@ impl ValueIndex {
         }
     }
 
-    /// Calls `found` with each match in a text or in symbols, and the number of its value.
-    pub(super) fn find(&self, place: Place, haystack: &[u8], mut found: impl FnMut(Range<usize>, usize)) {
+    /// Calls `found` with each match in a text or in symbols, the number of its value, and whether that could be guessed by
+    /// such matches.
+    pub(super) fn find(
+        &self,
+        place: Place,
+        haystack: &[u8],
+        mut found: impl FnMut(Range<usize>, usize, Entropy),
+    ) {
         let patterns = match place {
             Place::Text => &self.texts,
             Place::TextInLines => &self.texts_in_lines,
             Place::Symbols(coding) => self.symbols_of(coding),
         };
         patterns.index.find(haystack, |start, pattern| {
-            let Target { value, length, reach } = &patterns.targets[pattern];
+            let Target { of, length, reach } = &patterns.targets[pattern];
             let end = start + length;
             let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| *symbol != BREAK);
             let before = usize::from(reach.before > 0 && start > 0 && is_symbol(start - 1));
             let after = usize::from(reach.after > 0 && is_symbol(end));
-            found(start - before..end + after, *value);
+            found(start - before..end + after, of.value, of.entropy);
         });
     }
 }
 
 impl PatternIndex {
-    /// Of equal patterns the first is kept, so that the earliest needle is reported.
-    fn new(patterns: Vec<(Pattern, usize)>) -> Self {
+    /// Of equal patterns the first is kept, so that the earliest needle is reported. Of those that could be guessed, one is
+    /// kept for each value, because only the reader of that value searches for it.
+    fn new(patterns: Vec<(Pattern, PatternOwner)>) -> Self {
         let mut seen = HashSet::new();
-        let is_first: Vec<bool> =
-            patterns.iter().map(|(pattern, _)| seen.insert(pattern.bytes.as_slice())).collect();
+        let keys = patterns.iter().map(|(pattern, owner)| {
+            let only_for = (owner.entropy == Entropy::Low).then_some(owner.value);
+            (pattern.bytes.as_slice(), only_for)
+        });
+        let is_first: Vec<bool> = keys.map(|key| seen.insert(key)).collect();
         let mut targets = Vec::new();
         let mut bytes: Vec<Zeroizing<Vec<u8>>> = Vec::new();
-        for ((pattern, value), is_first) in patterns.into_iter().zip(is_first) {
+        for ((pattern, of), is_first) in patterns.into_iter().zip(is_first) {
             if is_first {
-                targets.push(Target { value, length: pattern.bytes.len(), reach: pattern.reach });
+                targets.push(Target { of, length: pattern.bytes.len(), reach: pattern.reach });
                 bytes.push(pattern.bytes);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub enum InjectError {
     MissingFile { name: String },
     #[error("the secret `{secret}` is not loaded")]
     MissingSecret { secret: Name },
+    #[error("the value of a secret for an argument contains a NUL byte")]
+    NulInArgument,
     #[error("the value for the environment variable `{name}` contains a NUL byte")]
     NulInVariable { name: String },
     #[error("the secret `{secret}`{} cannot be used here: {why}", origin_clause(.origin))]
@@ -86,6 +88,22 @@ pub fn fill_environment(
     templates.iter().map(variable).collect()
 }
 
+/// The arguments of a server's program. Other processes of the host can read them, so they are not wiped.
+pub fn fill_arguments(
+    templates: &[Template],
+    secrets: &Secrets,
+    files: &BTreeMap<String, PathBuf>,
+) -> Result<Vec<OsString>, InjectError> {
+    let argument = |template: &Template| {
+        let value = fill(template, secrets, files)?;
+        match value.contains(&0) {
+            true => Err(InjectError::NulInArgument),
+            false => Ok(OsString::from_vec(value.to_vec())),
+        }
+    };
+    templates.iter().map(argument).collect()
+}
+
 /// A header of an HTTP server, marked as sensitive so that it is not printed.
 pub fn fill_header(template: &Template, secrets: &Secrets) -> Result<HeaderValue, InjectError> {
     let filled = fill(template, secrets, &BTreeMap::new())?;
@@ -123,7 +141,7 @@ impl InjectError {
             }
             Self::MissingFile { .. } => "a file that its configuration names is not injected".into(),
             Self::NulInVariable { .. } => "a value for its environment contains a NUL byte".into(),
-            Self::MissingSecret { .. } | Self::UnfitForHeader => self.to_string(),
+            Self::MissingSecret { .. } | Self::NulInArgument | Self::UnfitForHeader => self.to_string(),
         }
     }
 }
@@ -208,6 +226,16 @@ mod tests {
             assert!(matches!(error, InjectError::UnfitForHeader), "{name}");
             assert!(!format!("{error:?}{error}").contains("one"));
         }
+    }
+
+    #[test]
+    fn arguments_are_filled_and_hold_no_nul() {
+        let argument = |name: &str| {
+            let parts = vec![TemplatePart::Literal("--token=".into()), field(name, Encoding::Plain)];
+            fill_arguments(&[Template { parts }], &secrets(), &BTreeMap::new())
+        };
+        assert_eq!(argument("token").unwrap(), ["--token=abcdefgh"]);
+        assert!(matches!(argument("nul"), Err(InjectError::NulInArgument)));
     }
 
     #[test]

@@ -59,7 +59,7 @@ mod value;
 pub use credentials::SecretStatus;
 pub use error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
 pub use fields::FieldError;
-pub use fill::{InjectError, Secrets, fill, fill_environment, fill_header};
+pub use fill::{InjectError, Secrets, fill, fill_arguments, fill_environment, fill_header};
 pub use local::{FileContent, LocalSource, fetch, local_field_names, read_file};
 pub use material::Material;
 pub use outliving::{OutlivingValues, ValidUntil};

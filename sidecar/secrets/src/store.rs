@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use cofferdam_base::PacedLines;
 use relay_proto::name::Name;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -24,7 +25,11 @@ use super::source::{Requester, Source, SourceRequest, ValueEnd};
 use super::spec::{SecretSpec, SourceLimits};
 use super::uses::SecretUses;
 use cofferdam_scrub::shared::SharedValues;
-use cofferdam_scrub::{Entropy, IsOwn, Naming, Needle, OwnNames, Scrubber, ValueId};
+use cofferdam_scrub::{Guessable, IsOwn, Naming, Needle, OwnNames, Scrubber, ValueId};
+
+/// A sandbox can cause these lines with each session that it opens.
+static FAILED_LINES: PacedLines = PacedLines::new("reading a secret failed");
+static GUESSABLE_LINES: PacedLines = PacedLines::new("a secret value could be found by guessing");
 
 /// The secrets of one session, shared by its callers and the tasks that renew them.
 pub(super) struct Store {
@@ -139,7 +144,9 @@ impl Store {
                 let error = SecretError::new(spec, cause);
                 if let Some(failure) = error.failure() {
                     // `detail` may quote the source: it goes to the log and to `sessions` only, never to a sandbox.
-                    tracing::warn!(secret = %error.secret, why = failure.detail, "reading a secret failed");
+                    if let Some(left_out) = FAILED_LINES.admit() {
+                        tracing::warn!(secret = %error.secret, left_out, why = failure.detail, "reading a secret failed");
+                    }
                     entry.failure = Some(failure.clone());
                 }
                 self.record_failure(&error);
@@ -209,11 +216,21 @@ impl Store {
         let ScrubberChanges { scrubber, added_to_log, removed_from_log } =
             known.add(needles, end, Instant::now());
         self.log.learn(&added_to_log);
-        for needle in added_to_log.iter().filter(|needle| Entropy::of(&needle.value) == Entropy::Low) {
-            tracing::warn!(
-                secret = %needle.label,
-                "a secret value could be found by guessing; it is removed only from what its own servers send: use a longer one"
-            );
+        for needle in &added_to_log {
+            let Some(guessable) = Guessable::of(&needle.value) else { continue };
+            let Some(left_out) = GUESSABLE_LINES.admit() else { continue };
+            match guessable {
+                Guessable::Value => tracing::warn!(
+                    secret = %needle.label,
+                    left_out,
+                    "a secret value could be found by guessing; it is removed only from what its own servers send: use a longer one"
+                ),
+                Guessable::Part => tracing::warn!(
+                    secret = %needle.label,
+                    left_out,
+                    "a line of a secret value could be found by guessing, or the text that its escapes stand for; it is removed only from what its own servers send: use longer lines"
+                ),
+            }
         }
         if scrubber == ScrubberUpdate::Rebuild {
             let needles = known.needles();

@@ -23,9 +23,11 @@
 //! | [`spec`] | the checked configuration of a server |
 //! | `start_backoff` | when a server that failed may be started again |
 //! | `start_error` | why a server did not start |
-//! | `stderr` | a server's stderr: bounded, scrubbed, into the log |
+//! | `stderr` | a server's stderr: bounded, scrubbed, into the log and a file |
+//! | [`stderr_files`] | the files with the stderr of each server |
 //! | `tool_fingerprint` | whether two processes offer the same tools and capabilities |
 //! | `tool_list` | `tools/list` requests of the sidecar itself |
+//! | [`trial`] | a trial of one server: start, handshake, list of tools, end |
 //! | [`upstream`] | a started server as a stream of messages: stdio or HTTP; `upstream::start` makes one |
 //! | `working_directory` | the directories in which stdio servers start |
 
@@ -47,17 +49,20 @@ pub mod spec;
 mod start_backoff;
 mod start_error;
 mod stderr;
+pub mod stderr_files;
 mod terminating;
 #[cfg(test)]
 mod tests;
 mod tool_fingerprint;
 mod tool_list;
+pub mod trial;
 pub mod upstream;
 mod working_directory;
 
 pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
 pub use launcher::Launcher;
 pub use outbound::{Outbound, OutboundCow, OutboundKind, QUEUE_BYTES, REFUSED_BYTES};
+pub use read_memory::NO_MEMORY;
 pub use replacement::{Notice, ReplacementOutcome};
 pub use set::{Recipients, ScopeProcess, ServerSet, Target};
 pub use slot::{HandshakeStart, SendResult, WhenNotReady};

@@ -40,7 +40,7 @@ struct Waiting {
 }
 
 /// Why a response was discarded, for a model.
-pub(crate) const NO_MEMORY: &str = "the call ran, but its response is not relayed: this sandbox uses all the memory of the sidecar that `limits.enrolment-memory` or `limits.total-memory` allows; read outstanding responses, or ask for less at a time";
+pub const NO_MEMORY: &str = "the call ran, but its response is not relayed: this sandbox uses all the memory of the sidecar that `limits.enrolment-memory` or `limits.total-memory` allows; read outstanding responses, or ask for less at a time";
 /// A line of a process up to this size is not charged: the charge of its link includes it.
 const FREE_LINE_BYTES: usize = 64 * 1024;
 /// The buffer, which may be twice as large as the message, and three copies: scrubbed, queued, and framed for the shim.

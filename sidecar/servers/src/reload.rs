@@ -12,13 +12,13 @@ use crate::spec::{Reload, ServerKind};
 use crate::upstream::StdioProcess;
 
 impl Launcher {
-    /// Whether rewriting files is enough to replace these secrets. The environment of a running process cannot be
-    /// changed.
+    /// Whether rewriting files is enough to replace these secrets. The environment and the arguments of a running process
+    /// cannot be changed.
     pub(crate) fn can_reload(&self, changed: &[Name]) -> bool {
         let ServerKind::Stdio(stdio) = &self.server().kind else { return false };
         let (env, _) = self.secrets.templates(stdio);
         let named = |template: &Template| template.fields().any(|(secret, _)| changed.contains(secret));
-        self.server().reload.is_some() && !env.values().any(named)
+        self.server().reload.is_some() && !env.values().chain(&stdio.argument_templates).any(named)
     }
 }
 

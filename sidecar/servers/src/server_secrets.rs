@@ -8,7 +8,7 @@ use cofferdam_secrets::{SecretError, SecretSpecs, Secrets, SourceLimits, Templat
 use futures_util::future::try_join_all;
 use relay_proto::name::Name;
 
-use crate::spec::{Scope, ServerSpec, StdioServer};
+use crate::spec::{Scope, ServerSpec, StdioServer, secret_names};
 
 /// Variables or files by name.
 type Templates = BTreeMap<String, Template>;
@@ -35,7 +35,7 @@ impl ServerSecrets {
     /// The secrets that the templates name.
     pub(crate) fn names(&self) -> BTreeSet<&Name> {
         match &self.scope {
-            Some(scope) => scope.secrets(),
+            Some(scope) => secret_names(scope.templates().chain(self.server.arguments())),
             None => self.server.secrets(),
         }
     }

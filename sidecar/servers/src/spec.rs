@@ -100,7 +100,16 @@ impl ServerSpec {
             ServerKind::Stdio(stdio) => (Some(&stdio.env), Some(&stdio.files), None),
         };
         let of_process = env.into_iter().chain(files).flat_map(BTreeMap::values);
-        of_process.chain(headers.into_iter().flatten().map(|(_, template)| template))
+        let of_headers = headers.into_iter().flatten().map(|(_, template)| template);
+        of_process.chain(of_headers).chain(self.arguments())
+    }
+
+    /// The arguments that may have secrets in them, which every process of the server gets, also one of a scope.
+    pub fn arguments(&self) -> impl Iterator<Item = &Template> {
+        match &self.kind {
+            ServerKind::Http(_) => [].iter(),
+            ServerKind::Stdio(stdio) => stdio.argument_templates.iter(),
+        }
     }
 
     /// The secrets that [`Self::templates`] name, each once.
@@ -118,12 +127,14 @@ impl ServerSpec {
         self.scopes.iter().find(|scope| scope.pattern(tool).is_some())
     }
 
-    /// Whether both specs have the same variables and files (stdio) or headers (HTTP), apart from scopes.
+    /// Whether both specs have the same variables, files and arguments with secrets (stdio) or headers (HTTP), apart from
+    /// scopes.
     pub fn has_same_templates(&self, other: &Self) -> bool {
         match (&self.kind, &other.kind) {
             (ServerKind::Http(one), ServerKind::Http(other)) => one.headers == other.headers,
             (ServerKind::Stdio(one), ServerKind::Stdio(other)) => {
-                (&one.env, &one.files) == (&other.env, &other.files)
+                (&one.env, &one.files, &one.argument_templates)
+                    == (&other.env, &other.files, &other.argument_templates)
             }
             (ServerKind::Http(_), ServerKind::Stdio(_)) | (ServerKind::Stdio(_), ServerKind::Http(_)) => {
                 false
@@ -192,6 +203,8 @@ impl ServerKind {
 pub struct StdioServer {
     /// Never empty; argv only, never a shell.
     pub command: Vec<String>,
+    /// `argv-secrets = "allow"`: what follows the program in `command`, with secrets in it. Otherwise empty.
+    pub argument_templates: Vec<Template>,
     pub env: BTreeMap<String, Template>,
     /// File name → content; 0600, memory-backed.
     pub files: BTreeMap<String, Template>,
@@ -208,6 +221,7 @@ pub struct HttpServer {
     pub addresses: AddressPolicy,
 }
 
-fn secret_names<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<&'a Name> {
+/// The secrets that templates name, each once.
+pub(crate) fn secret_names<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<&'a Name> {
     templates.flat_map(Template::fields).map(|(secret, _)| secret).collect()
 }

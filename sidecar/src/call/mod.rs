@@ -65,6 +65,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cofferdam_audit::{self as audit, CallResult, PendingRecords};
+use cofferdam_base::RateLimiter;
 use cofferdam_base::memory::MemoryAccount;
 use cofferdam_scrub::Scrubber;
 use cofferdam_servers::{ProcessId, ServerSet, SlotKey, ToolList};
@@ -119,6 +120,8 @@ pub(crate) struct Pipeline {
     /// The message of a server that a worker thread is scrubbing.
     pub(crate) large: LargeMessage,
     stray_output: StrayOutputLog,
+    /// The pace of the log lines about starts and ends of this link's servers.
+    failure_lines: RateLimiter,
     pub(crate) replies: Replies,
 }
 
@@ -183,6 +186,8 @@ enum RecordedWhen {
 
 /// Messages that are decided together: enough to share a write, few enough that other events do not wait long.
 const MAX_CHUNK: usize = 64;
+/// Enough to see why servers of a link fail; the refusals name the link under which the log has the reason.
+const FAILURE_LINES_PER_MINUTE: u32 = 30;
 
 impl Pipeline {
     pub(crate) fn new(
@@ -213,6 +218,7 @@ impl Pipeline {
             recording: RecordingChunk::default(),
             large: LargeMessage::default(),
             stray_output: StrayOutputLog::default(),
+            failure_lines: RateLimiter::per_minute(FAILURE_LINES_PER_MINUTE),
             replies: Replies::default(),
         }
     }
@@ -222,11 +228,11 @@ impl Pipeline {
     }
 
     /// Processes all queued messages, until one of them has to wait for a slow disk.
-    pub(crate) fn run(&mut self, servers: &mut ServerSet) {
+    pub(crate) async fn run(&mut self, servers: &mut ServerSet) {
         while !self.incoming.is_empty() && !self.recording.is_waiting() {
             let config = self.caller.session.context.config.load_full();
             while !self.incoming.is_empty() && !self.recording.is_waiting() {
-                self.run_chunk(&config, servers);
+                self.run_chunk(&config, servers).await;
             }
             // After the queued messages, so that the harness's handshake reaches the server first.
             self.request_tool_list(&config, servers, Instant::now());
@@ -236,7 +242,7 @@ impl Pipeline {
 
     /// Decides, records and forwards some messages. A chunk ends after a cancellation, which frees an id
     /// and room for a request, and before a message that has to be parked.
-    fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut ServerSet) {
+    async fn run_chunk(&mut self, config: &Arc<Config>, servers: &mut ServerSet) {
         let now = Instant::now();
         let count = self.incoming.len().min(MAX_CHUNK);
         let mut chunk: Vec<Incoming> = self.incoming.drain(..count).collect();
@@ -257,7 +263,7 @@ impl Pipeline {
         let decided_count = decided.messages.len();
         let recorded = match decided_count {
             0 => None,
-            _ => Some(self.record_and_carry_out(config, servers, decided.messages, now)),
+            _ => Some(self.record_and_carry_out(config, servers, decided.messages, now).await),
         };
         let rest = chunk.split_off(decided_count);
         if let Some(Err((records, decisions, held))) = recorded {
@@ -279,7 +285,7 @@ impl Pipeline {
 
     /// Records the decisions and carries them out. If the disk is slow, returns them as `Err`, to be carried out
     /// later.
-    fn record_and_carry_out(
+    async fn record_and_carry_out(
         &mut self,
         config: &Arc<Config>,
         servers: &mut ServerSet,
@@ -292,7 +298,7 @@ impl Pipeline {
         let prepared: Vec<Option<Prepared>> = prepared.collect();
         let recording = match self.recording.is_overdue() {
             true => Recording::Done(decided.iter().map(Decided::status_without_audit).collect()),
-            false => self.recorder.record(&self.caller, config, &decided, &held),
+            false => self.recorder.record(&self.caller, config, &decided, &held).await,
         };
         let recorded = match recording {
             Recording::Done(recorded) => recorded,

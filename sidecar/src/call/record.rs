@@ -165,14 +165,46 @@ impl Recorder {
         self.clear();
     }
 
-    /// Writes decisions and all stored outcomes, with one write.
-    pub(super) fn record(
+    /// Writes decisions and all stored outcomes, with one write. Does not wait for a slow disk.
+    pub(super) async fn record(
         &mut self,
         caller: &CallerContext,
         config: &Config,
         decided: &[Decided<'_>],
         held: &HeldSecrets,
     ) -> Recording {
+        if decided.iter().all(|message| message.ruling.is_none()) {
+            return Recording::Done(vec![RecordStatus::Written; decided.len()]);
+        }
+        self.batch_outcomes(caller);
+        self.batch_decisions(caller, config, decided, held);
+        let session = &caller.session;
+        match session.context.audit.submit(&session.budget, &mut self.batch).await {
+            Submitted::Done(result) => {
+                if let Err(error) = &result {
+                    self.report_lost(caller, error);
+                }
+                self.clear();
+                Recording::Done(record_statuses(
+                    caller,
+                    result,
+                    decided.iter().map(|message| message.ruling.is_some()),
+                ))
+            }
+            Submitted::Pending(pending) => {
+                self.clear();
+                Recording::Pending(pending)
+            }
+        }
+    }
+
+    fn batch_decisions(
+        &mut self,
+        caller: &CallerContext,
+        config: &Config,
+        decided: &[Decided<'_>],
+        held: &HeldSecrets,
+    ) {
         let CallerContext { session, server, audit: audit_caller, .. } = caller;
         let audit = &session.context.audit;
         let scrubber = session.credentials.scrubber();
@@ -195,10 +227,6 @@ impl Recorder {
                 None => ("".into(), None, None, None),
             })
             .collect();
-        if decided.iter().all(|message| message.ruling.is_none()) {
-            return Recording::Done(vec![RecordStatus::Written; decided.len()]);
-        }
-        self.batch_outcomes(caller);
         for (message, (method, tool, mac, of_scope)) in decided.iter().zip(&scrubbed_fields) {
             let Some(ruling) = &message.ruling else { continue };
             let call = audit::Call {
@@ -216,23 +244,6 @@ impl Recorder {
                 &config.policy_digest,
                 secrets,
             ));
-        }
-        match audit.submit(&session.budget, &mut self.batch) {
-            Submitted::Done(result) => {
-                if let Err(error) = &result {
-                    self.report_lost(caller, error);
-                }
-                self.clear();
-                Recording::Done(record_statuses(
-                    caller,
-                    result,
-                    decided.iter().map(|message| message.ruling.is_some()),
-                ))
-            }
-            Submitted::Pending(pending) => {
-                self.clear();
-                Recording::Pending(pending)
-            }
         }
     }
 
@@ -296,8 +307,9 @@ impl Recorder {
 }
 
 /// With a full disk every call causes such lines.
-static UNRECORDED_DECISION_LINES: PacedLines = PacedLines::new();
-static UNRECORDED_OUTCOME_LINES: PacedLines = PacedLines::new();
+static UNRECORDED_DECISION_LINES: PacedLines =
+    PacedLines::new("decisions were not recorded: the calls are refused");
+static UNRECORDED_OUTCOME_LINES: PacedLines = PacedLines::new("call outcomes were not recorded");
 
 /// One result for each message, in order; `has_decision` says for each whether it has a decision to be recorded.
 pub(super) fn record_statuses(

@@ -73,7 +73,7 @@ pub(crate) type RecordResult = Result<Vec<audit::Recorded>, AuditError>;
 const RECORD_TIME: Duration = Duration::from_secs(10);
 
 /// Every link with a call causes such a line.
-static BLOCKED_LINES: PacedLines = PacedLines::new();
+static BLOCKED_LINES: PacedLines = PacedLines::new("the audit's disk is blocked: calls are refused");
 
 impl PendingDecision {
     pub(super) fn new(message: Decided<'_>, prepared: Option<Prepared>) -> Self {

@@ -31,7 +31,10 @@ use super::server_requests::Withdrawn;
 use super::{CallerContext, Pipeline};
 
 /// A server can cause these lines as fast as it sends messages.
-static OVERSIZE_LINES: PacedLines = PacedLines::new();
+static OVERSIZE_LINES: PacedLines = PacedLines::new("a message that is too large was dropped");
+/// A harness can cause these lines as fast as it sends requests: while a secret is not available, each is refused at once.
+static NOT_STARTED_LINES: PacedLines = PacedLines::new("the server did not start");
+static GONE_LINES: PacedLines = PacedLines::new("the server is gone");
 
 /// Handles one event of a server process.
 pub(super) struct ServerEventHandler<'a> {
@@ -198,7 +201,9 @@ impl ServerEventHandler<'_> {
             Event::NotStarted { code, why, detail } => {
                 let why = self.pipeline.caller.shortened(&why);
                 let CallerContext { server, link, .. } = &self.pipeline.caller;
-                tracing::warn!(%server, %link, why = detail, "the server did not start");
+                if let Some(left_out) = NOT_STARTED_LINES.admit_within(&mut self.pipeline.failure_lines) {
+                    tracing::warn!(%server, %link, left_out, why = detail, "the server did not start");
+                }
                 let why = format!(
                     "{DID_NOT_RUN}the server `{server}` did not start: {why}; the host's log has the details under link={link}"
                 );
@@ -252,7 +257,7 @@ impl ServerEventHandler<'_> {
         let envelope = match envelope::read(message, Strictness::Envelope) {
             Ok(envelope) => envelope,
             Err(_) => {
-                let excerpt = self.pipeline.stray_output.log(&self.pipeline.caller, message, self.now);
+                let excerpt = self.pipeline.stray_output.log(&self.pipeline.caller, message);
                 return self.servers.keep_stray_output(self.from, excerpt);
             }
         };
@@ -409,7 +414,9 @@ impl ServerEventHandler<'_> {
     /// The process is gone: its calls are retried or fail, and its tasks and requests end.
     pub(super) fn on_exit(&mut self, why: &str) {
         let CallerContext { server, link, .. } = &self.pipeline.caller;
-        tracing::warn!(%server, %link, why, "the server is gone");
+        if let Some(left_out) = GONE_LINES.admit_within(&mut self.pipeline.failure_lines) {
+            tracing::warn!(%server, %link, left_out, why, "the server is gone");
+        }
         self.invalidate_tool_list();
         let sentence = format!(
             "{why} while this request was under way; it may or may not have run, so check before you repeat it"

@@ -1,23 +1,29 @@
 //! Large messages of a server, scrubbed on a worker thread so that other links do not wait.
 //!
 //! What must stay true: messages reach the harness in the order in which the server sent them. So the link does not
-//! read from its servers while one of their messages is being scrubbed; everything else continues.
+//! read from its servers while one of their messages is being scrubbed; everything else continues. Each sandbox has one
+//! message scrubbed at a time, over all its links, so that many of them take no more of the processors than one. What
+//! scrubbing takes is charged for as long as it lasts.
 
 use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::future::BoxFuture;
 use relay_proto::envelope::{IdValue, Outcome};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::in_flight::Call;
 use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::{CallerContext, Pipeline};
-use cofferdam_servers::ServerSet;
+use crate::config::SCRUBBING_COPIES;
+use cofferdam_base::memory::{MEMORY_RETRY_DELAY, MemoryCharge};
+use cofferdam_servers::{NO_MEMORY, ServerSet};
+use relay_proto::code::Code;
 
 /// The large message of a link that is being scrubbed, if there is one.
 #[derive(Default)]
@@ -44,6 +50,8 @@ pub(crate) enum Scrubbed {
     Message(Result<ScrubbedLine<'static>, TooLarge>),
     /// None where its id was redacted.
     Response(Option<ScrubbedLine<'static>>),
+    /// There was no memory for it in time.
+    NoMemory,
     /// The worker failed: no part of the message may be sent.
     Failed,
 }
@@ -91,7 +99,8 @@ impl LargeMessage {
     ) {
         let scrubber = caller.scrubber();
         let harness_id = response.call.as_ref().map_or_else(|| "null".into(), |call| call.id.clone());
-        let work = in_turn(caller, move || {
+        let size = changed.as_ref().map_or(message.len(), Vec::len);
+        let work = in_turn(caller, size, move || {
             let message = changed.unwrap_or_else(|| message.into());
             Scrubbed::Response(scrub_response(&scrubber, Cow::Owned(message), &id, harness_id.as_bytes()))
         });
@@ -102,7 +111,7 @@ impl LargeMessage {
     pub(super) fn scrub_message(&mut self, caller: &CallerContext, message: Vec<u8>) {
         let scrubber = caller.scrubber();
         let limit = caller.max_message_bytes;
-        let work = in_turn(caller, move || {
+        let work = in_turn(caller, message.len(), move || {
             Scrubbed::Message(scrub_message(&scrubber, &message, limit).map(ScrubbedLine::into_owned))
         });
         self.0 = Some(Scrubbing { work, response: None });
@@ -118,33 +127,78 @@ impl LargeMessage {
     }
 }
 
-/// Runs `scrub` on a worker thread when it is the session's turn.
+/// Runs `scrub`, for a message of this size, on a worker thread when it is the sandbox's turn.
 fn in_turn(
     caller: &CallerContext,
+    size: usize,
     scrub: impl FnOnce() -> Scrubbed + Send + 'static,
 ) -> BoxFuture<'static, Scrubbed> {
     let session = Arc::clone(&caller.session);
     Box::pin(async move {
-        let turns = [&session.scrub_turn, &session.context.scrub_turns];
-        run_in_turn(turns, &session.context.tasks, scrub).await.unwrap_or(Scrubbed::Failed)
+        let context = &session.context;
+        let turn = Turn {
+            of_sandbox: Arc::clone(&session.scrub_turn),
+            of_all: Arc::clone(&context.scrub_turns.of_all),
+            memory: context.scrubbing_memory(),
+            needed: SCRUBBING_COPIES * size,
+            patience: context.config.load().limits.memory_wait,
+        };
+        match turn.run(&context.tasks, scrub).await {
+            Ok(scrubbed) => scrubbed,
+            Err(NotRun::NoMemory) => Scrubbed::NoMemory,
+            Err(NotRun::Failed) => Scrubbed::Failed,
+        }
     })
 }
 
-/// Runs `work` on a worker thread when it has a permit of its session and then one of all sessions: each session has one
-/// message scrubbed at a time, and the sessions take turns in the order in which they asked. `None` if the work failed.
-async fn run_in_turn<T: Send + 'static>(
-    [of_session, of_all]: [&Arc<Semaphore>; 2],
-    tasks: &TaskTracker,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let of_session = Arc::clone(of_session).acquire_owned().await.ok()?;
-    let of_all = Arc::clone(of_all).acquire_owned().await.ok()?;
-    let work = tasks.spawn_blocking(move || {
-        let result = work();
-        drop((of_session, of_all));
-        result
-    });
-    work.await.ok()
+/// What work on a worker thread waits for.
+struct Turn {
+    /// Each sandbox has one message scrubbed at a time.
+    of_sandbox: Arc<Semaphore>,
+    /// The sandboxes take turns in the order in which they asked.
+    of_all: Arc<Semaphore>,
+    memory: MemoryCharge,
+    /// The bytes that the work takes.
+    needed: usize,
+    /// How long the work waits for them.
+    patience: Duration,
+}
+
+/// Why work has no result.
+#[derive(Debug, Eq, PartialEq)]
+enum NotRun {
+    NoMemory,
+    Failed,
+}
+
+impl Turn {
+    async fn run<T: Send + 'static>(
+        self,
+        tasks: &TaskTracker,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NotRun> {
+        let Self { of_sandbox, of_all, mut memory, needed, patience } = self;
+        let of_sandbox = of_sandbox.acquire_owned().await.map_err(|_| NotRun::Failed)?;
+        let mut deadline = None;
+        let of_all = loop {
+            let turn = Arc::clone(&of_all).acquire_owned().await.map_err(|_| NotRun::Failed)?;
+            if memory.try_grow_to(needed) {
+                break turn;
+            }
+            // Others, who may need less, do not wait meanwhile.
+            drop(turn);
+            if Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + patience) {
+                return Err(NotRun::NoMemory);
+            }
+            sleep(MEMORY_RETRY_DELAY).await;
+        };
+        let work = tasks.spawn_blocking(move || {
+            let result = work();
+            drop((memory, of_sandbox, of_all));
+            result
+        });
+        work.await.map_err(|_| NotRun::Failed)
+    }
 }
 
 impl Pipeline {
@@ -152,6 +206,9 @@ impl Pipeline {
     pub(crate) fn on_scrubbed(&mut self, servers: &mut ServerSet, scrubbed: Scrubbed, now: Instant) {
         let Some(Scrubbing { response, .. }) = self.large.0.take() else { return };
         match (scrubbed, response) {
+            (Scrubbed::NoMemory, Some(PendingResponse { call: Some(call), .. })) => {
+                self.fail(servers, call, Code::MessageTooLarge, NO_MEMORY, now);
+            }
             (
                 Scrubbed::Response(scrubbed),
                 Some(PendingResponse { call: Some(call), outcome, bytes, .. }),
@@ -164,6 +221,7 @@ impl Pipeline {
             // The harness cancelled it.
             (_, Some(PendingResponse { call: None, .. })) => {}
             (Scrubbed::Message(scrubbed), None) => self.push_message(scrubbed),
+            (Scrubbed::NoMemory, None) => self.push_message(Err(TooLarge)),
             (Scrubbed::Response(_) | Scrubbed::Failed, None) => {}
         }
     }
@@ -174,15 +232,34 @@ mod tests {
     use std::pin::pin;
     use std::sync::{Mutex, mpsc};
 
+    use cofferdam_base::memory::MemoryAccount;
     use futures_util::future::join4;
     use futures_util::poll;
 
     use super::*;
+    use crate::session::Session;
+    use crate::session::fixture::Fixture;
+    use crate::session::principal::Principal;
+
+    fn turn(of_sandbox: &Arc<Semaphore>, of_all: &Arc<Semaphore>) -> Turn {
+        Turn {
+            of_sandbox: Arc::clone(of_sandbox),
+            of_all: Arc::clone(of_all),
+            memory: MemoryAccount::new(0).empty_charge(),
+            needed: 0,
+            patience: Duration::ZERO,
+        }
+    }
 
     #[tokio::test]
-    async fn sessions_take_turns_with_large_messages() {
-        let semaphore = || Arc::new(Semaphore::new(1));
-        let (first, second, all) = (semaphore(), semaphore(), semaphore());
+    async fn sandboxes_take_turns_with_large_messages_however_many_sessions_they_have() {
+        let fixture = Fixture::new("");
+        let session_of = |uid| {
+            let principal = Principal::anonymous("dev".parse().unwrap(), Some(uid));
+            Arc::clone(&Session::new(&fixture.context, &principal).scrub_turn)
+        };
+        let sessions = [session_of(1), session_of(1), session_of(1), session_of(2)];
+        let all = Arc::new(Semaphore::new(1));
         let tasks = TaskTracker::new();
         let order = Arc::new(Mutex::new(Vec::new()));
         let (release, released) = mpsc::channel::<()>();
@@ -190,14 +267,14 @@ mod tests {
             let order = Arc::clone(&order);
             move || order.lock().unwrap().push(message)
         };
-        let first_message = scrub("first session, message 1");
-        let mut one = pin!(run_in_turn([&first, &all], &tasks, move || {
+        let first_message = scrub("first sandbox, session 1");
+        let mut one = pin!(turn(&sessions[0], &all).run(&tasks, move || {
             released.recv().unwrap();
             first_message();
         }));
-        let mut two = pin!(run_in_turn([&first, &all], &tasks, scrub("first session, message 2")));
-        let mut three = pin!(run_in_turn([&first, &all], &tasks, scrub("first session, message 3")));
-        let mut other = pin!(run_in_turn([&second, &all], &tasks, scrub("second session")));
+        let mut two = pin!(turn(&sessions[1], &all).run(&tasks, scrub("first sandbox, session 2")));
+        let mut three = pin!(turn(&sessions[2], &all).run(&tasks, scrub("first sandbox, session 3")));
+        let mut other = pin!(turn(&sessions[3], &all).run(&tasks, scrub("second sandbox")));
         // All have asked for their turns, in this order, while the first message is being scrubbed.
         assert!(poll!(&mut one).is_pending());
         assert!(poll!(&mut two).is_pending());
@@ -205,22 +282,51 @@ mod tests {
         assert!(poll!(&mut other).is_pending());
         release.send(()).unwrap();
         let results = join4(one, two, three, other).await;
-        assert_eq!(results, (Some(()), Some(()), Some(()), Some(())));
+        assert_eq!(results, (Ok(()), Ok(()), Ok(()), Ok(())));
         let expected = [
-            "first session, message 1",
-            "second session",
-            "first session, message 2",
-            "first session, message 3",
+            "first sandbox, session 1",
+            "second sandbox",
+            "first sandbox, session 2",
+            "first sandbox, session 3",
         ];
         assert_eq!(*order.lock().unwrap(), expected);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn work_waits_for_memory_without_keeping_others_waiting_and_releases_it() {
+        let semaphore = || Arc::new(Semaphore::new(1));
+        let (one, other, all) = (semaphore(), semaphore(), semaphore());
+        let tasks = TaskTracker::new();
+        let account = MemoryAccount::new(100);
+        let of_size = |of_sandbox: &Arc<Semaphore>, needed| Turn {
+            memory: account.empty_charge(),
+            needed,
+            patience: Duration::from_secs(30),
+            ..turn(of_sandbox, &all)
+        };
+        let mut held = account.empty_charge();
+        assert!(held.try_grow_to(60));
+        let mut large = pin!(of_size(&one, 50).run(&tasks, || 1));
+        assert!(poll!(&mut large).is_pending());
+        let small = of_size(&other, 40).run(&tasks, {
+            let account = Arc::clone(&account);
+            move || account.used()
+        });
+        assert_eq!(small.await, Ok(100), "the work of another sandbox waits, or is not charged");
+        assert_eq!(account.used(), 60, "a charge is not released");
+        assert_eq!(large.as_mut().await, Err(NotRun::NoMemory));
+        drop(held);
+        assert_eq!(of_size(&one, 50).run(&tasks, || 1).await, Ok(1));
+        assert_eq!(account.used(), 0);
+    }
+
     #[tokio::test]
     async fn a_worker_that_fails_releases_its_turn() {
-        let (of_session, of_all) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+        let (of_sandbox, of_all) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
         let tasks = TaskTracker::new();
-        let failed: Option<()> = run_in_turn([&of_session, &of_all], &tasks, || panic!("in the test")).await;
-        assert_eq!(failed, None);
-        assert_eq!(run_in_turn([&of_session, &of_all], &tasks, || 1).await, Some(1));
+        let failed: Result<(), NotRun> =
+            turn(&of_sandbox, &of_all).run(&tasks, || panic!("in the test")).await;
+        assert_eq!(failed, Err(NotRun::Failed));
+        assert_eq!(turn(&of_sandbox, &of_all).run(&tasks, || 1).await, Ok(1));
     }
 }

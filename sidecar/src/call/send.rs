@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cofferdam_servers::spec::ServerSpec;
+use cofferdam_servers::stderr_files::StderrSink;
 use cofferdam_servers::{
     DID_NOT_RUN, HostResources, Launcher, Outbound, OutboundCow, SendResult, ServerSet, SlotKey, Target,
     WhenNotReady,
@@ -137,7 +138,11 @@ impl CallerContext {
             memory: Arc::clone(memory),
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),
-            working_directories: session.context.working_directories.clone(),
+            working_directories: session.context.server_state.directories.clone(),
+            stderr: StderrSink {
+                files: session.context.server_state.stderr.clone(),
+                session: Arc::clone(&session.id),
+            },
         };
         let launcher = Launcher::new(
             Arc::clone(server),

@@ -3,10 +3,9 @@
 //! What must stay true: a line is scrubbed whole before it is cut, so that no part of a secret is left at the cut; a
 //! flood of lines is counted, not logged.
 
-use cofferdam_base::RateLimiter;
 use cofferdam_base::text::visible_lines;
+use cofferdam_base::{PacedLines, RateLimiter};
 use cofferdam_scrub::Scrubber;
-use tokio::time::Instant;
 
 use super::CallerContext;
 
@@ -14,9 +13,11 @@ use super::CallerContext;
 #[derive(Debug)]
 pub(super) struct StrayOutputLog {
     pace: RateLimiter,
-    /// Lines that were not logged since the last one that was.
-    left_out: u64,
 }
+
+/// A server can cause these lines as fast as it prints.
+static STRAY_LINES: PacedLines =
+    PacedLines::new("the server printed a line that is not an MCP message to stdout");
 
 /// Enough for the greeting of any server.
 const LINES_PER_MINUTE: u32 = 30;
@@ -27,21 +28,17 @@ const EXCERPT_CHARACTERS: usize = 80;
 
 impl Default for StrayOutputLog {
     fn default() -> Self {
-        Self { pace: RateLimiter::per_minute(LINES_PER_MINUTE), left_out: 0 }
+        Self { pace: RateLimiter::per_minute(LINES_PER_MINUTE) }
     }
 }
 
 impl StrayOutputLog {
     /// Logs a line; returns an excerpt that the harness may see.
-    pub(super) fn log(&mut self, caller: &CallerContext, line: &[u8], now: Instant) -> String {
+    pub(super) fn log(&mut self, caller: &CallerContext, line: &[u8]) -> String {
         let excerpt = excerpt(&caller.session.credentials.scrubber(), line);
-        match self.pace.allows(now) {
-            true => {
-                let (CallerContext { server, link, .. }, left_out) = (caller, self.left_out);
-                tracing::warn!(%server, %link, stdout = %excerpt, left_out, "the server printed a line that is not an MCP message to stdout");
-                self.left_out = 0;
-            }
-            false => self.left_out += 1,
+        if let Some(left_out) = STRAY_LINES.admit_within(&mut self.pace) {
+            let CallerContext { server, link, .. } = caller;
+            tracing::warn!(%server, %link, stdout = %excerpt, left_out, "the server printed a line that is not an MCP message to stdout");
         }
         excerpt
     }

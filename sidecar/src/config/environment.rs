@@ -50,6 +50,11 @@ pub fn find(explicit: Option<&Path>, environment: &Environment) -> Result<PathBu
     }
 }
 
+/// Where the configuration is created if there is none.
+pub(crate) fn default_path(environment: &Environment) -> Option<PathBuf> {
+    Some(environment.xdg_directory("XDG_CONFIG_HOME", ".config")?.join("cofferdam").join(FILE_NAME))
+}
+
 impl Environment {
     /// An environment without files.
     pub fn new(user: u32, variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
@@ -69,6 +74,19 @@ impl Environment {
 
     pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         (self.read_file)(path)
+    }
+
+    /// Where a configuration of this user is looked for.
+    pub(crate) fn user_configuration(&self) -> Option<PathBuf> {
+        if self.user == 0 {
+            return Some(Path::new("/etc/cofferdam").join(FILE_NAME));
+        }
+        Some(self.xdg_directory("XDG_CONFIG_HOME", ".config")?.join("cofferdam").join(FILE_NAME))
+    }
+
+    /// The directory for sockets of this user, if there is one.
+    pub(crate) fn runtime_directory(&self) -> Option<PathBuf> {
+        self.absolute_path("XDG_RUNTIME_DIR")
     }
 
     pub(super) fn default_state_dir(&self) -> Option<PathBuf> {

@@ -78,13 +78,13 @@ limits! {
     message_bytes: usize = RawSize "10239KiB" in "64KiB"..="10239KiB";
     /// Nesting depth of a message. Recursive parsers of servers and harnesses overflow their stacks; the sidecar's own parser stops at 128.
     message_depth: usize = RawCount "128" in "16"..="128";
-    /// Sidecar memory that one link may use, however its harness and its servers behave. Messages, windows and requests in flight must fit in it.
+    /// Sidecar memory that one link may use, however its harness and its servers behave. Messages, windows and requests in flight must fit in it. What scrubbing takes counts for the enrolment.
     link_memory: u64 = RawSize "244MiB" in "13MiB"..="4GiB";
-    /// Sidecar memory that the links of one enrolment, or of one user of the shared socket, may use together; at least `link-memory`, and 128 KiB for each of `links`. A link may use no more of it than it leaves free. At this ceiling servers are not read and shims get no credit.
+    /// Sidecar memory that the links of one enrolment, or of one user of the shared socket, may use together; at least `link-memory`, and 128 KiB for each of `links`. Of this, 8 × `message-bytes` are kept for scrubbing, of one message at a time; of the rest a link may use no more than it leaves free. At this ceiling servers are not read and shims get no credit.
     enrolment_memory: u64 = RawSize "256MiB" in "13MiB"..="1024GiB";
-    /// Sidecar memory that all links may use together; at least twice `enrolment-memory`. An enrolment may use no more of it than it leaves free.
+    /// Sidecar memory that all links may use together, with what scrubbing their messages takes; at least twice `enrolment-memory`. An enrolment may use no more of it than it leaves free.
     total_memory: u64 = RawSize "1GiB" in "13MiB"..="1024GiB";
-    /// Time that a response of a server waits for memory when a ceiling is reached. Then it is refused, so that two responses that were received in part do not block each other.
+    /// Time that a response of a server waits for memory, to be received or scrubbed, when a ceiling is reached. Then it is refused, so that two responses that were received in part do not block each other.
     memory_wait: Duration = RawDuration "30s" in "100ms"..="10m";
     /// Requests of one link that wait for a response. The sidecar holds the id and the state of each in memory.
     requests_in_flight: usize = RawCount "256" in "1"..="4096";
@@ -115,6 +115,8 @@ limits! {
     stderr_line_bytes: usize = RawSize "4KiB" in "64B"..="64KiB";
     /// Stderr lines logged per server process and second. A flood of one server must not hide the lines of others.
     stderr_lines_per_second: u32 = RawCount "50" in "1"..="10000";
+    /// Bytes of a server's stderr that `cofferdam logs` can show, in two files; the older half is removed when the newer is full. A server must not fill the disk.
+    stderr_log_bytes: u64 = RawSize "8MiB" in "1MiB"..="1GiB";
     /// Bytes that are read from a secret source. A credential is small; a device or a wrong file may be endless.
     secret_bytes: usize = RawSize "64KiB" in "16B"..="1MiB";
     /// Time that the program of an `exec` source may take. Calls wait for its result.
@@ -139,6 +141,9 @@ limits! {
 
 /// Messages that a link may hold at once, in both directions: being assembled, scrubbed, copied and queued.
 const MESSAGES_PER_LINK: u64 = 13 + QUEUED_MESSAGES as u64;
+/// What scrubbing a message takes, as a multiple of its size, beyond what is charged for receiving it. Measured with texts
+/// of many short encodings, which take the most.
+pub(crate) const SCRUBBING_COPIES: usize = 8;
 /// Windows that a link may hold at once: received bytes, a copy in transit, and bytes that the server has not read.
 const WINDOWS_PER_LINK: u64 = 3;
 /// Memory of a request in flight: its names, and the part of its response that an HTTP server has sent so far.
@@ -160,6 +165,8 @@ pub(crate) struct MemoryCeilings {
     pub(crate) total: usize,
     /// Of one enrolment, or one user of the shared socket.
     pub(crate) sandbox: usize,
+    /// The part of `sandbox` that is kept for scrubbing one message.
+    pub(crate) scrubbing: usize,
 }
 
 impl Limits {
@@ -169,7 +176,8 @@ impl Limits {
         let sandbox = self.enrolment_memory.max(self.link_memory).max(links);
         // One sandbox leaves as much as it uses to the others.
         let total = self.total_memory.max(2 * sandbox);
-        MemoryCeilings { total: total as usize, sandbox: sandbox as usize }
+        let scrubbing = SCRUBBING_COPIES * self.message_bytes;
+        MemoryCeilings { total: total as usize, sandbox: sandbox as usize, scrubbing }
     }
 
     /// The most memory that a link can use with these limits.
@@ -303,14 +311,15 @@ mod tests {
     #[test]
     fn memory_ceilings_have_room_for_the_other_limits() {
         const MIB: usize = 1024 * 1024;
-        let defaults = MemoryCeilings { total: 1024 * MIB, sandbox: 256 * MIB };
+        let scrubbing = 8 * Limits::default().message_bytes;
+        let defaults = MemoryCeilings { total: 1024 * MIB, sandbox: 256 * MIB, scrubbing };
         assert_eq!(Limits::default().memory_ceilings(), defaults);
         for (limits, sandbox) in [
             (Limits { link_memory: 4096 * MIB as u64, ..Limits::default() }, 4096 * MIB),
             (Limits { links: 8192, ..Limits::default() }, 1024 * MIB),
             (Limits { enrolment_memory: 600 * MIB as u64, ..Limits::default() }, 600 * MIB),
         ] {
-            assert_eq!(limits.memory_ceilings(), MemoryCeilings { total: 2 * sandbox, sandbox });
+            assert_eq!(limits.memory_ceilings(), MemoryCeilings { total: 2 * sandbox, sandbox, scrubbing });
         }
     }
 

@@ -26,7 +26,7 @@ mod quantities;
 mod raw;
 mod schema;
 mod spanned;
-mod suggest;
+pub(crate) mod suggest;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -35,9 +35,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+pub(crate) use environment::default_path;
 pub use environment::{Environment, NoConfiguration, find};
 pub use limits::Limits;
-pub(crate) use limits::{MemoryCeilings, SMALL_BUFFERS, SMALL_WINDOW};
+pub(crate) use limits::{MemoryCeilings, SCRUBBING_COPIES, SMALL_BUFFERS, SMALL_WINDOW};
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
 pub use types::*;

@@ -211,6 +211,9 @@ pub(super) enum RawShort {
 pub(super) struct RawServer {
     /// The program and its arguments; never a shell.
     pub(super) command: Option<Spanned<Vec<String>>>,
+    /// Whether `command` may contain secrets, as templates like those of `env`. Other processes of the host can read the
+    /// arguments of a process. Default: `deny`.
+    pub(super) argv_secrets: Option<Spanned<RawArgvSecrets>>,
     /// Environment variables: `{secret.field}`, `{secret.field:url}` percent-encoded, `{file:NAME}`; `{{` and `}}` are braces.
     pub(super) env: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
     /// Files by name, with templates as in `env`. They have mode 0600 and are held in memory; `{file:NAME}` is a file's path.
@@ -244,6 +247,17 @@ pub(super) struct RawServer {
     /// Tools that run with other credentials. If several scopes match a tool, the first one applies. With scopes, methods
     /// that are unknown to this version are allowed only if `methods` names them.
     pub(super) scopes: Option<Spanned<Vec<Spanned<RawScope>>>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "ArgvSecrets")]
+pub(super) enum RawArgvSecrets {
+    /// What follows the program in `command` are templates.
+    Allow,
+    /// Braces in `command` have no meaning.
+    #[default]
+    Deny,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]

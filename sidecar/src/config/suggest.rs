@@ -1,7 +1,7 @@
-//! "Did you mean …?" for keys and names.
+//! "Did you mean …?" for keys and names, in the file and on the command line.
 
 /// The candidate that is most similar to `name`, if one is similar enough to be a likely typing mistake.
-pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // At most a third of the characters may differ.
     let tolerance = name.chars().count() / 3;
     candidates
@@ -10,6 +10,19 @@ pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
         .filter(|(distance, _)| *distance <= tolerance)
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// The next step after an unknown name: the likely one, or all that there are.
+pub(crate) fn hint<'a>(name: &str, noun: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.is_empty() => format!("the configuration has no {noun}"),
+        None => {
+            let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            format!("the {noun}s are: {}", names.join(", "))
+        }
+    }
 }
 
 /// The Damerau–Levenshtein distance: insertions, deletions, replacements and swaps of neighbouring characters.
@@ -49,5 +62,12 @@ mod tests {
         assert_eq!(nearest("header", keys), Some("headers"));
         assert_eq!(nearest("password", keys), None);
         assert_eq!(nearest("", keys), None);
+    }
+
+    #[test]
+    fn an_unknown_name_gets_the_likely_one_or_all() {
+        assert_eq!(hint("gihub", "server", ["github", "wiki"]), "did you mean `github`?");
+        assert_eq!(hint("x", "server", ["github", "wiki"]), "the servers are: `github`, `wiki`");
+        assert_eq!(hint("x", "server", []), "the configuration has no server");
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_audit::SyncMode;
+use cofferdam_audit::{self as audit, SyncMode};
 use cofferdam_platforms::{KeepAwake, PlatformSettings, SandboxId, WhenSuspended};
 use cofferdam_secrets::{SecretSpecs, Template};
 use cofferdam_servers::spec::ServerSpec;
@@ -34,6 +34,20 @@ pub struct Config {
     pub limits: Limits,
     /// SHA-256 in hex of the servers' rules and of the grants, in a canonical order.
     pub policy_digest: String,
+}
+
+impl Config {
+    /// How the audit below the state directory is opened.
+    pub(crate) fn audit_options(&self, write_by: audit::WriteBy) -> audit::Options {
+        audit::Options {
+            directory: self.state_dir.join("audit"),
+            sync: self.audit_sync,
+            file_bytes: self.limits.audit_file_bytes,
+            field_bytes: self.limits.audit_field_bytes,
+            total_bytes: self.limits.audit_total_bytes,
+            write_by,
+        }
+    }
 }
 
 #[derive(Debug)]

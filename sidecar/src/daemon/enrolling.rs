@@ -14,6 +14,7 @@ use super::path_isolation::{self, PathIsolationError};
 use super::state::Daemon;
 use super::supervise::supervise;
 use super::unix_socket::SocketError;
+use crate::config::suggest;
 use crate::enrolment::{Enrolment, NewEnrolment, NotCreated, StoreError, Swept};
 use crate::link::command::EndReason;
 use crate::link::registry::Ending;
@@ -55,7 +56,7 @@ pub(crate) enum EnrollError {
     PathIsolation(#[from] PathIsolationError),
     #[error("the sidecar failed; see its log")]
     Failed,
-    #[error("there is no grant `{0}`; the grants are: {1}")]
+    #[error("there is no grant `{0}`; {1}")]
     UnknownGrant(Name, String),
     #[error(transparent)]
     NotCreated(#[from] NotCreated),
@@ -175,8 +176,8 @@ impl Daemon {
     fn enrolment_terms(&self, request: &EnrollRequest) -> Result<NewEnrolment, EnrollError> {
         let config = self.context.config.load();
         let grant = config.grants.get(&request.grant).ok_or_else(|| {
-            let names = config.grants.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-            EnrollError::UnknownGrant(request.grant.clone(), names)
+            let hint = suggest::hint(request.grant.as_str(), "grant", config.grants.keys().map(Name::as_str));
+            EnrollError::UnknownGrant(request.grant.clone(), hint)
         })?;
         let ttl = request.ttl.unwrap_or(grant.ttl);
         if ttl > grant.ttl {

@@ -7,7 +7,7 @@
 //! | [`attach`] | pipes into sandboxes that cannot connect out | enrolling, handshake, attach_table |
 //! | [`attachments`] | sandboxes on platforms that the sidecar itself keeps connected | attach, enrolling |
 //! | [`enrolling`] | making and ending enrolments | listen, path_isolation, supervise |
-//! | [`reload`] | reading the configuration again | state, unix_socket |
+//! | [`reload`] | reading the configuration again | state, service_manager, unix_socket |
 //! | [`listen`] | the shared socket, sockets of single sandboxes, the TLS port | handshake, unix_socket |
 //! | [`handshake`] | a new connection's Hello, and the link that it opens or resumes | admission, status, handshake_slots |
 //! | [`admission`] | which peers are accepted, and for which server | state |
@@ -16,10 +16,13 @@
 //! | [`attach_table`] | the sandboxes that are attached | |
 //! | [`disconnect_watch`] | whether a peer with an outdated credential disconnects by itself | handshake_slots |
 //! | [`handshake_slots`] | the slots for connections whose Hello is awaited | |
+//! | [`left_out_lines`] | how many lines were left out of the log | |
 //! | [`logging`] | the log, scrubbed before it is written | |
 //! | [`own_sockets`] | the open sockets of single sandboxes | unix_socket |
 //! | [`path_isolation`] | which paths must not be visible in a sandbox | |
 //! | [`refusal_log`] | refused connections in the log, rate limited | |
+//! | [`service_manager`] | the relay socket that systemd passes, and what systemd is told | |
+//! | [`state_format`] | whether the state directory is of this version or an older one | |
 //! | [`supervise`] | a task that is restarted when it panics | |
 //! | [`unix_socket`] | binding Unix sockets: stale or in use, mode, removal | |
 //! | [`while_held`] | a sidecar that ends with the last `cofferdam run` | |
@@ -33,14 +36,17 @@ mod disconnect_watch;
 mod enrolling;
 mod handshake;
 mod handshake_slots;
+mod left_out_lines;
 mod listen;
 pub(crate) mod logging;
 mod own_sockets;
-mod path_isolation;
+pub(crate) mod path_isolation;
 mod refusal_log;
 mod reload;
 mod serve;
+pub(crate) mod service_manager;
 mod state;
+pub(crate) mod state_format;
 mod status;
 mod supervise;
 mod unix_socket;

@@ -41,7 +41,7 @@ pub(crate) enum PathIsolationError {
 }
 
 /// Refuses a configuration whose admin socket or state directory lies in a directory that sandboxes see.
-pub(super) fn check_relay_directories(config: &Config) -> Result<(), PathIsolationError> {
+pub(crate) fn check_relay_directories(config: &Config) -> Result<(), PathIsolationError> {
     let socket = config.relay.unix.as_ref().and_then(|unix| unix.path.parent());
     let directories = [("relay.unix", socket), ("relay.vsock-dir", config.relay.vsock_dir.as_deref())];
     for (of, directory) in directories {

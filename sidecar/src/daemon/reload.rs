@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cofferdam_audit::Event;
 
+use super::service_manager;
 use super::state::Daemon;
 use super::unix_socket::Mode;
 use crate::config::{self, Config, Problems};
@@ -22,26 +23,33 @@ pub(super) struct Reloaded {
 impl Daemon {
     /// Reads the configuration again. An invalid one changes nothing.
     pub(super) fn reload(&self) -> Result<Reloaded, Problems> {
-        match config::load(&self.config_file) {
-            Ok(config) => {
-                let policy = config.policy_digest.clone();
-                let keys = keys_needing_restart(&self.config_at_start, &config);
-                if let Some(settings) = &config.admin.tls {
-                    self.admin.reload_certificate(settings);
-                }
-                self.context.config.store(Arc::new(config));
-                tracing::info!(policy, "configuration reloaded");
-                if !keys.is_empty() {
-                    tracing::warn!(keys = keys.join(", "), "takes effect at restart");
-                }
-                self.record(Event::Reload, Some(&policy));
-                self.attachments.reconfigure();
-                Ok(Reloaded { policy, at_restart: keys })
+        service_manager::notify_reloading();
+        let reloaded = load_again(self);
+        service_manager::notify_ready();
+        reloaded
+    }
+}
+
+fn load_again(daemon: &Daemon) -> Result<Reloaded, Problems> {
+    match config::load(&daemon.config_file) {
+        Ok(config) => {
+            let policy = config.policy_digest.clone();
+            let keys = keys_needing_restart(&daemon.config_at_start, &config);
+            if let Some(settings) = &config.admin.tls {
+                daemon.admin.reload_certificate(settings, &daemon.context.own_credentials);
             }
-            Err(problems) => {
-                tracing::error!(%problems, "configuration not reloaded: the previous configuration stays in effect");
-                Err(problems)
+            daemon.context.config.store(Arc::new(config));
+            tracing::info!(policy, "configuration reloaded");
+            if !keys.is_empty() {
+                tracing::warn!(keys = keys.join(", "), "takes effect at restart");
             }
+            daemon.record(Event::Reload, Some(&policy));
+            daemon.attachments.reconfigure();
+            Ok(Reloaded { policy, at_restart: keys })
+        }
+        Err(problems) => {
+            tracing::error!(%problems, "configuration not reloaded: the previous configuration stays in effect");
+            Err(problems)
         }
     }
 }
@@ -70,6 +78,7 @@ fn keys_needing_restart(started: &Config, now: &Config) -> Vec<&'static str> {
         ("limits.processes", old.processes != new.processes),
         ("limits.starts-per-minute", old.starts_per_minute != new.starts_per_minute),
         ("limits.greeting-connections", old.greeting_connections != new.greeting_connections),
+        ("limits.stderr-log-bytes", old.stderr_log_bytes != new.stderr_log_bytes),
         ("limits.audit-file-bytes", old.audit_file_bytes != new.audit_file_bytes),
         ("limits.audit-total-bytes", old.audit_total_bytes != new.audit_total_bytes),
         ("limits.audit-field-bytes", old.audit_field_bytes != new.audit_field_bytes),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::{self as audit, Audit, AuditError, Event};
+use cofferdam_scrub::OwnCredentials;
 use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::files::{FileError, FileStore};
 use cofferdam_vault::AccessError;
@@ -20,11 +21,14 @@ use super::admin::{AdminState, server};
 use super::attach_table::AttachTable;
 use super::attachments::{AttachmentKeeper, Attachments};
 use super::disconnect_watch::DisconnectWatch;
+use super::left_out_lines;
 use super::listen::{RelayTlsError, RelayTlsPort, SocketKind, accept};
 use super::own_sockets::OwnSockets;
 use super::path_isolation::{self, PathIsolationError};
 use super::refusal_log::RefusalLog;
+use super::service_manager::{self, PassedSocketError, PassedSockets};
 use super::state::{Daemon, ReportLimits};
+use super::state_format::{self, StateFormatError};
 use super::unix_socket::{Mode, Socket, SocketError};
 use super::while_held::{Lifetime, LifetimeError};
 use crate::config::Config;
@@ -50,11 +54,15 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     Key(#[from] KeyError),
     #[error(transparent)]
+    PassedSocket(#[from] PassedSocketError),
+    #[error(transparent)]
     RelayTlsPort(#[from] RelayTlsError),
     #[error("cannot watch for signals")]
     Signals(#[source] std::io::Error),
     #[error(transparent)]
     Socket(#[from] SocketError),
+    #[error(transparent)]
+    StateFormat(#[from] StateFormatError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -66,12 +74,16 @@ pub(crate) enum ServeError {
 /// How long the remaining tasks may take to end, after the sessions have ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// For the last lines of the servers' stderr: a disk that hangs must not keep the sidecar from stopping.
+const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Runs the daemon until SIGTERM or SIGINT, or until the end of its `lifetime`.
 pub(crate) async fn serve(
     config_file: PathBuf,
     config: Config,
     log: Arc<SharedValues>,
     lifetime: Lifetime,
+    passed: PassedSockets,
 ) -> Result<(), ServeError> {
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
     let stop = CancellationToken::new();
@@ -80,21 +92,20 @@ pub(crate) async fn serve(
         tracing::warn!(%error, "the limit of open descriptors was not raised");
     }
     path_isolation::check_relay_directories(&config)?;
+    state_format::check(&config.state_dir)?;
     let files = FileStore::open()?;
-    let audit = Audit::open(audit::Options {
-        directory: config.state_dir.join("audit"),
-        sync: config.audit_sync,
-        file_bytes: config.limits.audit_file_bytes,
-        field_bytes: config.limits.audit_field_bytes,
-        total_bytes: config.limits.audit_total_bytes,
-        write_by: audit::WriteBy::CallerIfRecent,
-    })?;
+    let audit = Audit::open(config.audit_options(audit::WriteBy::Task(tokio::runtime::Handle::current())))?;
+    state_format::mark(&config.state_dir)?;
+    let own_credentials = Arc::new(OwnCredentials::new(log));
+    own_credentials.hold("audit.key", &*audit::key_bytes(&config.state_dir.join("audit"))?);
     let identity = key::load_or_create(&config.state_dir)?;
+    own_credentials.hold("relay.key", &identity.to_pkcs8());
     let enrolments = Arc::new(Enrolments::open(&config.state_dir)?);
     let tokens = Tokens::open(&config.state_dir)?;
-    let relay = match &config.relay.unix {
-        Some(unix) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
-        None => None,
+    let relay = match (&config.relay.unix, passed.relay(&config)?) {
+        (Some(unix), Some(socket)) => Some(Socket::passed(socket, &unix.path)?),
+        (Some(unix), None) => Some(Socket::bind(&unix.path, Mode::of(&config.relay))?),
+        (None, _) => None,
     };
     let port = match &config.relay.tls {
         Some(tls) => Some(RelayTlsPort::bind(&tls.listen, &identity).await?),
@@ -106,10 +117,10 @@ pub(crate) async fn serve(
         None => None,
     };
     let admin_tls = match &config.admin.tls {
-        Some(settings) => Some(AdminTlsPort::bind(settings).await?),
+        Some(settings) => Some(AdminTlsPort::bind(settings, &own_credentials).await?),
         None => None,
     };
-    let context = Arc::new(Context::new(config, audit, files, log)?);
+    let context = Arc::new(Context::new(config, audit, files, own_credentials)?);
     let daemon = Arc::new(Daemon {
         config_file,
         registry: Arc::default(),
@@ -121,7 +132,7 @@ pub(crate) async fn serve(
         attaches: AttachTable::default(),
         attachments: Attachments::new(&context),
         config_at_start: context.config.load_full(),
-        refusal_log: Arc::new(RefusalLog::new(Arc::clone(&context.log))),
+        refusal_log: Arc::new(RefusalLog::new(Arc::clone(context.values()))),
         report_limits: ReportLimits::new(),
         disconnect_watch: DisconnectWatch::new(),
         admin: AdminState::new(tokens),
@@ -148,7 +159,9 @@ pub(crate) async fn serve(
         daemon.context.tasks.spawn(admin_tls.run(Arc::clone(&daemon)));
     }
     daemon.context.tasks.spawn(Arc::clone(&daemon).supervise_enrolments());
+    daemon.context.tasks.spawn(left_out_lines::log_counts(daemon.stop.clone()));
     log_ready(&daemon);
+    service_manager::notify_ready();
     loop {
         tokio::select! {
             () = daemon.stop.cancelled() => break,
@@ -179,6 +192,7 @@ fn log_ready(daemon: &Daemon) {
 impl Daemon {
     async fn shut_down(&self) {
         tracing::info!("stopping");
+        service_manager::notify_stopping();
         self.stop.cancel();
         self.own_sockets.close_all();
         // Links that do not end in time are named in the log.
@@ -191,6 +205,8 @@ impl Daemon {
             tracing::error!(tasks = self.context.tasks.len(), "some tasks did not end in time");
         }
         self.record(Event::SidecarStop, None);
+        self.context.server_state.stderr.finish(STDERR_TIMEOUT);
+        left_out_lines::log_left_out();
     }
 }
 

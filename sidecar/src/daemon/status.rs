@@ -19,6 +19,10 @@ pub(super) fn sandbox_status(daemon: &Daemon, config: &Config, principal: &Princ
         expires_in_seconds: enrolled
             .map(|enrolled| enrolled.expires.saturating_duration_since(Instant::now()).as_secs()),
         software: concat!("cofferdam ", env!("CARGO_PKG_VERSION")).into(),
+        unix_time: cofferdam_base::clock::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .ok()
+            .map(|time| time.as_secs()),
     }
 }
 

@@ -16,6 +16,8 @@ use relay_proto::frame::{DecodeError, Frame, FrameView, PREFACE};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, timeout};
 
+use super::turn;
+
 /// Any ordered byte stream that can carry a link.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -135,7 +137,7 @@ impl Connection {
                 // Reset before the await: a caller in a `select!` may drop this future, and must not yield again next
                 // time.
                 self.frames_in_a_row = 0;
-                tokio::task::yield_now().await;
+                turn::let_others_run().await;
             }
             if let Some(frame) = poll_fn(|cx| self.poll_next(cx, &mut refill)).await? {
                 return Ok(frame);

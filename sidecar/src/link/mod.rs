@@ -17,6 +17,7 @@
 //! | [`resume`] | rotating resume tokens |
 //! | [`takeover`] | a shim that reconnects |
 //! | [`timers`] | heartbeats, deadlines, flow control |
+//! | [`turn`] | when a busy link lets other tasks run |
 //!
 //! Messages are handled in [`crate::call`].
 
@@ -33,6 +34,7 @@ pub(crate) mod registry;
 mod resume;
 mod takeover;
 mod timers;
+mod turn;
 
 use std::future::ready;
 use std::pin::Pin;
@@ -42,6 +44,7 @@ use cofferdam_servers::{self as servers, ProcessId, ServerSet, SlotKey};
 use relay_proto::frame::Frame;
 use relay_proto::name::Name;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::command::{Command, EndReason, Ended};
@@ -116,14 +119,15 @@ impl Link {
             let credit = self.credit();
             self.peer.send(&mut self.pipeline.replies, credit);
             self.pipeline.recorder.write_due(&self.pipeline.caller, now);
-            let event = self.next_event().await;
+            turn::next_turn().await;
+            let event = coop::unconstrained(self.next_event()).await;
             now = Instant::now();
             let end = self.on_event(event, now);
             if end.is_none() {
                 self.pipeline.advance_replacements(&mut self.servers, now);
             }
             // Messages that arrived before the end are still handled.
-            self.pipeline.run(&mut self.servers);
+            self.pipeline.run(&mut self.servers).await;
             if let Some(end) = end {
                 break end;
             }

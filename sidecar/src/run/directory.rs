@@ -91,8 +91,7 @@ impl RunDirectory {
 
     /// Writes a program for the sandbox, below this directory.
     pub(super) fn write_program(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(path)?;
-        file.write_all(content)
+        write_new(path, content, 0o755)
     }
 
     /// Writes files for the sandbox's program, all below this directory.
@@ -175,7 +174,11 @@ fn read_stored(path: &Path) -> Option<String> {
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
+    write_new(path, bytes, 0o600)
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?.write_all(bytes)
 }
 
 #[cfg(test)]

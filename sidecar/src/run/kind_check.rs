@@ -134,7 +134,7 @@ impl KindCheck<'_> {
     }
 }
 
-fn how_to_install(kind: Kind) -> &'static str {
+pub(super) fn how_to_install(kind: Kind) -> &'static str {
     match kind {
         Kind::Bwrap => "install `bubblewrap`",
         Kind::Podman => "install `podman`",
@@ -145,7 +145,7 @@ fn how_to_install(kind: Kind) -> &'static str {
 }
 
 /// The next step where nothing is known that this machine forbids.
-fn how_to_check(kind: Kind) -> &'static str {
+pub(super) fn how_to_check(kind: Kind) -> &'static str {
     match kind {
         Kind::Bwrap => "check that `bwrap --unshare-all --ro-bind / / true` works for this user",
         Kind::Podman => "check that `podman info` and `podman run` work for this user",

@@ -24,6 +24,7 @@
 //! | [`shared_sidecar`] | the sidecar that concurrent runs share |
 //! | [`active`] | what a run has set up, and its removal |
 //! | [`signals`], [`terminal_relay`] | the running command: its signals and its terminal |
+//! | [`survey`] | which kinds work on this machine, for `cofferdam doctor` |
 //! | [`shell_quoting`] | quoting of command lines for a shell |
 
 mod active;
@@ -45,6 +46,7 @@ mod shared_sidecar;
 mod shell_quoting;
 mod shim_file;
 mod signals;
+mod survey;
 mod terminal_relay;
 mod trial;
 mod visibility;
@@ -75,6 +77,7 @@ use trial::Trials;
 
 pub(crate) use kinds::Kind;
 pub(crate) use request::{LoginArgument, Mode, NetworkArgument, RunArguments};
+pub(crate) use survey::{KindState, survey};
 
 /// The longest part of a sandbox's name that comes from its command.
 const MAX_STEM: usize = 24;

@@ -14,9 +14,9 @@ use super::kinds::Kind;
 
 /// Why a sandbox cannot work, and what to do about it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Obstacle {
-    pub(super) why: String,
-    pub(super) remedy: String,
+pub(crate) struct Obstacle {
+    pub(crate) why: String,
+    pub(crate) remedy: String,
 }
 
 /// The bit of CAP_SYS_ADMIN. A process with this capability can create the other namespaces without a user namespace.

@@ -20,7 +20,7 @@ use super::mount::{Access, Mount, is_in_system_directory};
 use super::request::{LoginArgument, RunRequest};
 use super::shim_file::{HOW_TO_BUILD, ShimFile};
 use super::visibility;
-use crate::config::Config;
+use crate::config::{Config, suggest};
 use crate::terminal::failure::{Failure, Sysexit};
 
 /// Everything that a run will do.
@@ -250,8 +250,11 @@ fn find_grant(request: &RunRequest, config: &Config) -> Result<(Name, Vec<Name>)
     };
     match config.grants.get(&name) {
         Some(grant) => Ok((name, grant.servers.clone())),
-        None => Err(Failure::new(Sysexit::Usage, format!("there is no grant `{name}`"))
-            .hint(format!("the grants are: {}", names()))),
+        None => Err(Failure::new(Sysexit::Usage, format!("there is no grant `{name}`")).hint(suggest::hint(
+            name.as_str(),
+            "grant",
+            config.grants.keys().map(Name::as_str),
+        ))),
     }
 }
 

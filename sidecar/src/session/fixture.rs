@@ -52,15 +52,7 @@ impl Fixture {
             server = server.replace('@', &directory.display().to_string()),
         );
         let config = check_text(&text, &directory.join("cofferdam.toml")).unwrap();
-        let options = audit::Options {
-            directory: directory.join("state/audit"),
-            sync: config.audit_sync,
-            file_bytes: config.limits.audit_file_bytes,
-            field_bytes: config.limits.audit_field_bytes,
-            total_bytes: config.limits.audit_total_bytes,
-            write_by: audit::WriteBy::Caller,
-        };
-        let audit = Audit::open_with_sync(options, sync);
+        let audit = Audit::open_with_sync(config.audit_options(audit::WriteBy::Caller), sync);
         let context =
             Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default()).unwrap();
         Self { directory, context: Arc::new(context) }

@@ -5,6 +5,7 @@
 //! | [`audit_budgets`] | the audit budgets of all sandboxes |
 //! | [`audit_lookups`] | permits to search the audit |
 //! | [`changes`] | the changes that clients of the admin API can watch |
+//! | [`per_sandbox`] | what the sessions of one sandbox share |
 //! | [`sandbox_memory`] | the memory that the links of each sandbox use |
 //! | [`principal`] | what a connection is granted, and which enrolment it belongs to |
 
@@ -13,11 +14,11 @@ mod audit_lookups;
 pub(crate) mod changes;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod per_sandbox;
 pub(crate) mod principal;
 mod sandbox_memory;
 
 use std::collections::BTreeMap;
-use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -25,14 +26,15 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
 use cofferdam_base::PacedLines;
-use cofferdam_base::memory::MemoryAccount;
-use cofferdam_scrub::Needle;
+use cofferdam_base::memory::{MemoryAccount, MemoryCharge};
+use cofferdam_scrub::OwnCredentials;
 use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::Source;
 use cofferdam_secrets::credentials::Credentials;
 use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::WorkingDirectories;
 use cofferdam_servers::grant_limits::{GrantBounds, GrantLimits, SandboxLimits};
+use cofferdam_servers::stderr_files::StderrFiles;
 use cofferdam_vault::{Access, AccessError, RemainingLinks, SessionVault, TokenOwner};
 use relay_proto::name::Name;
 use tokio::sync::Semaphore;
@@ -43,6 +45,7 @@ use crate::config::{Config, Limits};
 use audit_budgets::AuditBudgets;
 use audit_lookups::{LookupPermit, LookupPermits, SandboxPermit};
 use changes::{Change, ChangeKind, Changes};
+use per_sandbox::PerSandbox;
 use principal::{Enrolled, Principal};
 use sandbox_memory::SandboxMemory;
 
@@ -52,14 +55,14 @@ pub(crate) struct Context {
     pub(crate) audit: Audit,
     pub(crate) tasks: TaskTracker,
     pub(crate) files: FileStore,
-    pub(crate) working_directories: WorkingDirectories,
-    pub(crate) log: Arc<SharedValues>,
+    pub(crate) server_state: ServerState,
+    /// The sidecar's own credentials, among the values that all links search for.
+    pub(crate) own_credentials: Arc<OwnCredentials>,
     /// `None` if the configuration at the start had no `[vault]`.
     pub(crate) vault: Option<Arc<Access>>,
     pub(crate) changes: Changes,
     lookups: LookupPermits,
-    /// Large messages of all sessions that may be scrubbed at once, so that a processor is left for the others.
-    pub(crate) scrub_turns: Arc<Semaphore>,
+    pub(crate) scrub_turns: ScrubTurns,
     audit_budgets: AuditBudgets,
     memory: SandboxMemory,
     grant_limits: Mutex<BTreeMap<Name, Arc<GrantLimits>>>,
@@ -70,6 +73,20 @@ pub(crate) struct Context {
     pub(crate) script: std::sync::OnceLock<cofferdam_servers::scripted::Script>,
 }
 
+/// What servers leave in the state directory.
+pub(crate) struct ServerState {
+    /// Where they start.
+    pub(crate) directories: WorkingDirectories,
+    pub(crate) stderr: StderrFiles,
+}
+
+/// Which large messages may be scrubbed now.
+pub(crate) struct ScrubTurns {
+    /// Those of all sandboxes, so that a processor is left for the others.
+    pub(crate) of_all: Arc<Semaphore>,
+    of_sandboxes: PerSandbox<Semaphore>,
+}
+
 /// The period in which an enrolment has links. It owns its secrets.
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
@@ -77,7 +94,7 @@ pub(crate) struct Session {
     /// `None` on the shared socket.
     pub(crate) enrolment: Option<Enrolled>,
     pub(crate) credentials: Arc<Credentials>,
-    /// Large messages of this session that may be scrubbed at once: one.
+    /// Large messages of this session's sandbox that may be scrubbed at once: one.
     pub(crate) scrub_turn: Arc<Semaphore>,
     /// The session's token and leases in Vault. `None` if the sidecar has no Vault.
     pub(crate) vault: Option<SessionVault>,
@@ -99,11 +116,11 @@ impl Context {
         config: Config,
         audit: Audit,
         files: FileStore,
-        log: Arc<SharedValues>,
+        own_credentials: Arc<OwnCredentials>,
     ) -> Result<Self, AccessError> {
         let tasks = TaskTracker::new();
         let memory_ceilings = config.limits.memory_ceilings();
-        let access = |vault| Access::start(vault, &config.state_dir, &tasks);
+        let access = |vault| Access::start(vault, &config.state_dir, &own_credentials, &tasks);
         let vault = config.vault.as_ref().map(access).transpose()?;
         if let Some(access) = vault.clone() {
             let audit = audit.clone();
@@ -117,32 +134,35 @@ impl Context {
                 access.forward_alerts(record_alert).await;
             });
         }
-        if let Some(access) = vault.clone() {
-            let values = Arc::clone(&log);
-            tasks.spawn(async move {
-                let learn = |token: &Needle| values.learn(slice::from_ref(token));
-                let release = |token: &Needle| values.release(slice::from_ref(token));
-                access.forward_login_tokens(learn, release).await;
-            });
-        }
         Ok(Self {
             grant_bounds: (&config.limits).into(),
-            working_directories: WorkingDirectories::in_state(&config.state_dir),
+            server_state: ServerState {
+                directories: WorkingDirectories::in_state(&config.state_dir),
+                stderr: StderrFiles::in_state(&config.state_dir, config.limits.stderr_log_bytes),
+            },
             config: ArcSwap::from_pointee(config),
             audit,
             tasks,
             files,
-            log,
+            own_credentials,
             vault,
             changes: Changes::new(),
             lookups: LookupPermits::new(),
-            scrub_turns: Arc::new(Semaphore::new(scrub_workers())),
+            scrub_turns: ScrubTurns {
+                of_all: Arc::new(Semaphore::new(scrub_workers())),
+                of_sandboxes: PerSandbox::default(),
+            },
             audit_budgets: AuditBudgets::default(),
             memory: SandboxMemory::new(memory_ceilings),
             grant_limits: Mutex::default(),
             #[cfg(test)]
             script: std::sync::OnceLock::new(),
         })
+    }
+
+    /// The values that the log and every link search for.
+    pub(crate) fn values(&self) -> &Arc<SharedValues> {
+        self.own_credentials.values()
     }
 
     /// The number of running processes of stdio servers.
@@ -154,6 +174,11 @@ impl Context {
     /// The sidecar's memory that is charged to links.
     pub(crate) fn memory_used(&self) -> usize {
         self.memory.used()
+    }
+
+    /// A charge for the memory that scrubbing takes.
+    pub(crate) fn scrubbing_memory(&self) -> MemoryCharge {
+        self.memory.for_scrubbing()
     }
 
     /// The account of the memory that the links of the principal's sandbox use.
@@ -172,7 +197,7 @@ impl Context {
     }
 }
 
-/// Half of the processors: large messages of some sessions must not take those that serve the others.
+/// Half of the processors: large messages of some sandboxes must not take those that serve the others.
 fn scrub_workers() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
 }
@@ -210,9 +235,12 @@ impl Session {
             id,
             grant: grant.clone(),
             enrolment: principal.enrolment.clone(),
-            scrub_turn: Arc::new(Semaphore::new(1)),
+            scrub_turn: context
+                .scrub_turns
+                .of_sandboxes
+                .of(principal.limit_owner(), || Arc::new(Semaphore::new(1))),
             credentials: Arc::new(Credentials::new(
-                Arc::clone(&context.log),
+                Arc::clone(context.values()),
                 vault.clone().map(|vault| Arc::new(vault) as Arc<dyn Source>),
                 context.tasks.clone(),
             )),
@@ -292,7 +320,7 @@ impl Session {
 }
 
 /// With a full disk every event causes such a line.
-static UNRECORDED_LINES: PacedLines = PacedLines::new();
+static UNRECORDED_LINES: PacedLines = PacedLines::new("an audit event was not recorded");
 
 fn audit_budget_limits(limits: &Limits) -> BudgetLimits {
     BudgetLimits {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_base::metrics::{self, Outcome};
-use cofferdam_scrub::Needle;
+use cofferdam_scrub::OwnCredentials;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -56,21 +56,28 @@ pub enum AccessError {
 
 impl Access {
     /// Starts to log in, and to revoke tokens that an earlier sidecar left behind. Waits for neither.
-    pub fn start(settings: &Settings, state: &Path, tasks: &TaskTracker) -> Result<Arc<Self>, AccessError> {
-        Self::with_client(client(settings)?, settings, state, tasks)
+    pub fn start(
+        settings: &Settings,
+        state: &Path,
+        own: &Arc<OwnCredentials>,
+        tasks: &TaskTracker,
+    ) -> Result<Arc<Self>, AccessError> {
+        Self::with_client(client(settings)?, settings, state, own, tasks)
     }
 
     pub(crate) fn with_client(
         vault: Vault,
         settings: &Settings,
         state: &Path,
+        own: &Arc<OwnCredentials>,
         tasks: &TaskTracker,
     ) -> Result<Arc<Self>, AccessError> {
         let (accessors, leftover) = AccessorFiles::open(state).map_err(AccessError::Accessors)?;
         let accessors = Arc::new(accessors);
         let stop = CancellationToken::new();
         let records = LoginRecords::in_state(state, Arc::clone(&accessors));
-        let login = Login::start(vault.clone(), method(&settings.auth), records, tasks, &stop);
+        let login =
+            Login::start(vault.clone(), method(&settings.auth), records, Arc::clone(own), tasks, &stop);
         let revoker =
             Revoker::start(vault.clone(), login.clone(), (accessors, leftover), tasks, stop.clone());
         Ok(Arc::new(Self {
@@ -120,11 +127,6 @@ impl Access {
     /// Passes every alert of the login to `forward`, until the login ends.
     pub async fn forward_alerts(&self, forward: impl Fn(&str)) {
         self.login.forward_alerts(forward).await;
-    }
-
-    /// Passes the login's tokens to `learn`, and to `release` when they were replaced some time ago, until the login ends.
-    pub async fn forward_login_tokens(&self, learn: impl Fn(&Needle), release: impl Fn(&Needle)) {
-        self.login.forward_tokens(learn, release).await;
     }
 
     /// The number of the login's current token.

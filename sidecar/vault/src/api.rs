@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ::http::Method;
 use ::http::header::HeaderValue;
@@ -57,6 +58,9 @@ pub struct Health {
     /// 200 active, 429 standby, 472 and 473 other standbys, 501 not initialised, 503 sealed.
     #[serde(skip)]
     pub status: u16,
+    /// Vault's own clock.
+    #[serde(skip)]
+    pub date: Option<SystemTime>,
 }
 
 impl Vault {
@@ -122,7 +126,7 @@ impl Vault {
             200 | 429 | 472 | 473 | 501 | 503 => {
                 let health: Health = serde_json::from_slice(&response.body)
                     .map_err(|_| malformed(&request, "it is not the JSON of `sys/health`"))?;
-                Ok(Health { status: response.status, ..health })
+                Ok(Health { status: response.status, date: response.date, ..health })
             }
             _ => Err(refusal(&request, &response)),
         }

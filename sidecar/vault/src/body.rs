@@ -18,6 +18,7 @@ pub(crate) struct Body {
 }
 
 enum Member {
+    Body(Body),
     Public(Value),
     Secret(Zeroizing<String>),
 }
@@ -45,6 +46,12 @@ impl Body {
         self
     }
 
+    /// A member that is an object itself.
+    pub(crate) fn with_body(mut self, name: &str, body: Self) -> Self {
+        self.members.push((name.to_owned(), Member::Body(body)));
+        self
+    }
+
     pub(crate) fn with_token(self, name: &str, token: &Token) -> Self {
         self.with_secret(name, Zeroizing::new(token.expose().to_owned()))
     }
@@ -54,40 +61,54 @@ impl Body {
     }
 
     /// Values that no error may show, even if Vault repeats them.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
-        self.members.iter().filter_map(|(_, member)| match member {
-            Member::Public(_) => None,
-            Member::Secret(text) => Some(text.as_str()),
-        })
+    pub(crate) fn secrets<'a>(&'a self) -> Vec<&'a str> {
+        let of_member = |member: &'a Member| match member {
+            Member::Body(body) => body.secrets(),
+            Member::Public(_) => Vec::new(),
+            Member::Secret(text) => vec![text.as_str()],
+        };
+        self.members.iter().flat_map(|(_, member)| of_member(member)).collect()
     }
 
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        // Allocated at once: growing would leave copies that are not wiped.
+        let mut encoded = Zeroizing::new(Vec::with_capacity(self.longest()));
+        self.write(&mut encoded);
+        encoded
+    }
+
+    /// At least the number of bytes of the encoded body.
+    fn longest(&self) -> usize {
         let length = |(name, member): &(String, Member)| {
             let value = match member {
+                Member::Body(body) => body.longest(),
                 Member::Public(value) => value.to_string().len(),
                 Member::Secret(text) => text.len() * MAX_ESCAPED_BYTES,
             };
             name.len() * MAX_ESCAPED_BYTES + value + 8
         };
-        // Allocated at once: growing would leave copies that are not wiped.
-        let mut encoded =
-            Zeroizing::new(Vec::with_capacity(2 + self.members.iter().map(length).sum::<usize>()));
+        2 + self.members.iter().map(length).sum::<usize>()
+    }
+
+    fn write(&self, encoded: &mut Vec<u8>) {
         encoded.push(b'{');
         for (index, (name, member)) in self.members.iter().enumerate() {
             if index > 0 {
                 encoded.push(b',');
             }
-            let written = serde_json::to_writer(&mut *encoded, name).and_then(|()| {
-                encoded.push(b':');
-                match member {
-                    Member::Public(value) => serde_json::to_writer(&mut *encoded, value),
-                    Member::Secret(text) => serde_json::to_writer(&mut *encoded, text.as_str()),
+            serde_json::to_writer(&mut *encoded, name).expect("writing to memory does not fail");
+            encoded.push(b':');
+            let written = match member {
+                Member::Body(body) => {
+                    body.write(encoded);
+                    Ok(())
                 }
-            });
+                Member::Public(value) => serde_json::to_writer(&mut *encoded, value),
+                Member::Secret(text) => serde_json::to_writer(&mut *encoded, text.as_str()),
+            };
             written.expect("writing to memory does not fail");
         }
         encoded.push(b'}');
-        encoded
     }
 }
 
@@ -112,7 +133,11 @@ mod tests {
         let encoded = body.encode();
         let read: Value = serde_json::from_slice(&encoded).unwrap();
         assert_eq!(read, json!({"ttl": "5s", "secret_id": secret.as_str(), "policies": ["a", "b"]}));
-        assert_eq!(body.secrets().collect::<Vec<_>>(), [secret.as_str()]);
+        assert_eq!(body.secrets(), [secret.as_str()]);
+        let outer = Body::new().with("options", json!({"cas": 0})).with_body("data", body);
+        let read: Value = serde_json::from_slice(&outer.encode()).unwrap();
+        assert_eq!(read["data"]["secret_id"], secret.as_str());
+        assert_eq!(outer.secrets(), [secret.as_str()], "secrets of inner objects are secrets too");
         assert_eq!(Body::new().encode().as_slice(), b"{}");
     }
 }

@@ -1,10 +1,13 @@
 //! Key-value secrets. The version of the engine is detected, not configured.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use zeroize::Zeroizing;
 
-use crate::api::{Vault, get, malformed};
+use crate::api::{Vault, get, malformed, post};
+use crate::body::Body;
 use crate::client::Request;
 use crate::envelope::{Data, Envelope};
 use crate::error::{Kind, VaultError};
@@ -122,6 +125,28 @@ impl Vault {
             }
             _ => Err(malformed(&request, "it does not have the form of a versioned secret")),
         }
+    }
+
+    /// Writes a secret where there is none yet. In version 1 of the engine another writer may come in between, because
+    /// that has no conditional writes; the caller has read the path before.
+    pub async fn kv_create(
+        &self,
+        token: &Token,
+        path: &str,
+        version: &KvVersion,
+        fields: &BTreeMap<String, Zeroizing<String>>,
+    ) -> Result<(), VaultError> {
+        let mut values = Body::new();
+        for (name, value) in fields {
+            values = values.with_secret(name, value.clone());
+        }
+        let body = match version {
+            KvVersion::V1 => values,
+            KvVersion::V2 { .. } => {
+                Body::new().with("options", serde_json::json!({"cas": 0})).with_body("data", values)
+            }
+        };
+        self.call(&post(Some(token), &version.api_path(path), body)).await.map(drop)
     }
 
     async fn kv_probe(&self, token: &Token, path: &str) -> Result<KvVersion, VaultError> {

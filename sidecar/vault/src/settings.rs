@@ -41,6 +41,11 @@ pub enum SecretIdForm {
 }
 
 impl AuthSettings {
+    /// Whether a login uses up what is in its file.
+    pub fn is_wrapped(&self) -> bool {
+        matches!(self, Self::AppRole { secret_id: SecretIdForm::Wrapped { .. }, .. })
+    }
+
     /// The name of the method in the configuration.
     pub fn method(&self) -> &'static str {
         match self {

@@ -43,11 +43,18 @@ pub(crate) fn roots(ca_file: Option<&Path>) -> Result<Arc<RootCertStore>, TrustE
     Ok(Arc::new(roots))
 }
 
-/// Reads the client certificate and its key. Logs a warning if every user of the host can read the key.
-pub(crate) fn read_identity(certificate_file: &Path, key_file: &Path) -> Result<Identity, TrustError> {
+/// Reads the file of the client certificate's key. Logs a warning if every user of the host can read it.
+pub(crate) fn read_private_key(file: &Path) -> Result<Zeroizing<Vec<u8>>, TrustError> {
+    pem(file, FileContent::Secret)
+}
+
+/// Reads the client certificate, to which the content of this key file belongs.
+pub(crate) fn read_identity(
+    certificate_file: &Path,
+    (key_file, key): (&Path, &[u8]),
+) -> Result<Identity, TrustError> {
     let certificates = pem(certificate_file, FileContent::Public)?;
-    let key = pem(key_file, FileContent::Secret)?;
-    Identity::from_pem(&certificates, &key).map_err(|error| match error {
+    Identity::from_pem(&certificates, key).map_err(|error| match error {
         PemError::NoCertificate => TrustError::NoCertificate(certificate_file.to_owned()),
         PemError::NoKey => TrustError::NoKey(key_file.to_owned()),
     })

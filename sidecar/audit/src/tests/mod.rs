@@ -1,6 +1,7 @@
 //! The audit through its public interface, with real directories and files.
 
 mod disk;
+mod hanging;
 mod pruning;
 mod reading;
 mod tampering;
@@ -117,6 +118,12 @@ fn outcome(call: Call<'_>) -> OutcomeRecord<'_> {
         redactions: 1,
         secrets: &[],
     }
+}
+
+/// Submits a batch to an audit whose callers write by themselves, or, while the log is in use, its thread.
+fn submit(audit: &Audit, batch: &mut Batch) -> Submitted {
+    let submitted = audit.submit(&unlimited_budget(), batch).now_or_never();
+    submitted.expect("nothing waits for the write task")
 }
 
 /// Records a decision and waits until it is written: another thread may hold the log.

@@ -123,9 +123,7 @@ fn a_submitted_batch_is_empty_afterwards() {
     let mut batch = audit.batch();
     for seq in 0..3 {
         batch.decision(&decision(call("l-1", seq)));
-        assert!(
-            matches!(audit.submit(&unlimited_budget(), &mut batch), Submitted::Done(Ok(recorded)) if recorded.len() == 1)
-        );
+        assert!(matches!(submit(&audit, &mut batch), Submitted::Done(Ok(recorded)) if recorded.len() == 1));
     }
     assert_eq!(directory.verify().unwrap().records, 3);
 }
@@ -237,13 +235,17 @@ async fn a_decision_that_does_not_reach_the_disk_is_refused() {
     let real = std::mem::replace(&mut audit.open_log.log().file, pipe);
     let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
-    let refused = audit.admin_request(&admin_request()).await.unwrap_err();
+    let refused = audit.admin(&admin_request()).await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
     // The same if the thread `audit-write` writes.
-    audit.open_log.load.count_queued();
-    let refused = audit.decision(&unlimited_budget(), &decision(call("l-1", 1))).await.unwrap_err();
+    let held = audit.open_log.log();
+    let mut batch = audit.batch();
+    batch.decision(&decision(call("l-1", 1)));
+    let pending = submit(&audit, &mut batch);
+    drop(held);
+    let Submitted::Pending(pending) = pending else { panic!("written although the log is in use") };
+    let refused = pending.await.unwrap_err();
     assert!(matches!(refused, AuditError::Sync { .. }), "{refused}");
-    audit.open_log.load.count_written();
     audit
         .outcome(&unlimited_budget(), &outcome(call("l-1", 1)))
         .expect("outcomes must be accepted without a sync");
@@ -423,9 +425,10 @@ fn actions_of_the_admin_api_have_exactly_these_members() {
     let audit = directory.open();
     let requested = admin_request();
     let target = requested.target;
-    audit.admin_request(&requested).now_or_never().expect("no other writer holds the log").unwrap();
+    audit.admin(&requested).now_or_never().expect("no other writer holds the log").unwrap();
     let target = AdminTarget { enrolment: Some("e1"), ..target };
-    audit.admin_result(&AdminRecord { state: ActionState::Done, target, ..requested }).unwrap();
+    let done = AdminRecord { state: ActionState::Done, target, ..requested };
+    audit.admin(&done).now_or_never().expect("no other writer holds the log").unwrap();
     let target = AdminTarget { token: Some("t1"), ..AdminTarget::default() };
     let action = AdminAction::RevokeToken;
     let failed = AdminRecord {
@@ -436,7 +439,7 @@ fn actions_of_the_admin_api_have_exactly_these_members() {
         target,
         detail: Some("why"),
     };
-    audit.admin_result(&failed).unwrap();
+    audit.admin(&failed).now_or_never().expect("no other writer holds the log").unwrap();
     let lines = tail(&directory.audit_path(), 10).unwrap();
     assert_eq!(
         lines.iter().map(|line| mask(line)).collect::<Vec<_>>(),

@@ -78,6 +78,44 @@ fn a_text_that_decodes_to_too_much_is_removed_whole() {
 }
 
 #[test]
+fn a_string_with_too_many_values_is_replaced_whole() {
+    let scrubber = scrubber_for(b"correct-horse");
+    let text = |count| "correct-horse ".repeat(count);
+    for (count, expected) in
+        [(4096, "[redacted:github.token] ".repeat(4096)), (4097, "[redacted: too many secret values]".into())]
+    {
+        let message = format!(r#"{{"id":1,"result":{{"a":"{}","b":"plain correct-horse"}}}}"#, text(count));
+        let output = String::from_utf8(scrubber.message(message.as_bytes()).bytes.into_owned()).unwrap();
+        let whole =
+            format!(r#"{{"id":1,"result":{{"a":"{expected}","b":"plain [redacted:github.token]"}}}}"#);
+        assert_eq!(output, whole, "{count} values");
+    }
+    // A longer string without values stays, wherever the values are encoded.
+    let encoded = base64(text(5000).as_bytes(), b"+/");
+    let message = format!(r#"["{}","{encoded}"]"#, "plain ".repeat(20_000));
+    let output: Vec<String> = serde_json::from_slice(&scrubber.message(message.as_bytes()).bytes).unwrap();
+    assert_eq!(output, ["plain ".repeat(20_000), "[redacted: too many secret values]".into()]);
+    let text = scrubber.text(text(4097).as_bytes()).bytes.into_owned();
+    assert_eq!(String::from_utf8(text).unwrap(), "[redacted: too many secret values]");
+}
+
+#[test]
+fn a_message_with_too_many_values_is_replaced_whole() {
+    let scrubber = scrubber_for(b"correct-horse");
+    let message = |count| format!("[[1],[{}]]", vec![r#""correct-horse""#; count].join(","));
+    let clean = format!("[[1],[{}]]", vec![r#""[redacted:github.token]""#; 8192].join(","));
+    assert_eq!(&*scrubber.message(message(8192).as_bytes()).bytes, clean.as_bytes());
+    let flood = message(20_000);
+    let output = scrubber.message(flood.as_bytes());
+    assert_eq!(&*output.bytes, br#""[redacted: too many secret values]""#);
+    // Each of these strings takes too long to search.
+    let part = format!(r#""{}""#, "%5Cu0025&#52;&#x31;".repeat(4));
+    let message = format!("[[1],[{}]]", vec![part; 40_000].join(","));
+    let output = scrubber.message(message.as_bytes());
+    assert_eq!(&*output.bytes, br#""[redacted: encoded too often to be searched]""#);
+}
+
+#[test]
 fn the_bytes_held_back_of_text_that_cannot_be_searched_are_bounded() {
     let mut stream = scrubber_for(b"correct-horse-battery").stream();
     let piece = "VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV".repeat(200);

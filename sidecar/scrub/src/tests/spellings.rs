@@ -1,4 +1,7 @@
 //! Every spelling, and compositions of up to three, for values of 8 to 4,096 bytes.
+//!
+//! What must stay true of these tests: a value counts as removed only if everything of the text that depends on it is
+//! gone, which is what differs from the text with another value; and only a long text may be removed whole.
 
 use proptest::prelude::*;
 
@@ -95,7 +98,7 @@ impl Spelling {
             Base64 => wrapped(&base64(bytes, b"+/"), wrapping, "").into_bytes(),
             Base64Indented => wrapped(&base64(bytes, b"+/"), wrapping, "    ").into_bytes(),
             Base64OfBothAlphabets => base64(bytes, b"-_").into_bytes(),
-            DecimalEntities => each_character(bytes, |character| format!("&#{};", u32::from(character))),
+            DecimalEntities => each_character(bytes, |character| format!("&#{:03};", u32::from(character))),
             Hexadecimal => hex(bytes).into_bytes(),
             HexadecimalEntities => {
                 each_character(bytes, |character| format!("&#x{:X};", u32::from(character)))
@@ -120,6 +123,83 @@ impl Spelling {
     }
 }
 
+/// What became of a value in a message.
+#[derive(Debug, Eq, PartialEq)]
+enum Removal {
+    /// It was removed and nothing of it remains, nor was more of the text removed than begins and ends with it.
+    Value,
+    /// The text was removed whole, because searching it takes too long.
+    WholeText,
+    /// What the text became.
+    Partial(String),
+}
+
+/// No shorter text takes too long to search.
+const MIN_UNSEARCHABLE: usize = 1024;
+
+/// Another value, whose letters and digits are all different and which is as long in every spelling.
+fn different(value: &[u8]) -> Vec<u8> {
+    let rotated = |letter: char| {
+        let class = ["0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abc", "defghijklmnopqrstuvwxyz", "äöü"];
+        let class: Option<Vec<char>> = class
+            .iter()
+            .map(|class| class.chars().collect())
+            .find(|class: &Vec<char>| class.contains(&letter));
+        class.map_or(letter, |class| {
+            let at = class.iter().position(|other| *other == letter).unwrap();
+            class[(at + class.len() / 2) % class.len()]
+        })
+    };
+    String::from_utf8_lossy(value).chars().map(rotated).collect::<String>().into_bytes()
+}
+
+/// Scrubs a message with the value in these spellings, with other text around each.
+fn removal(
+    scrubber: &Scrubber,
+    value: &[u8],
+    spellings: &[Spelling],
+    wrapping: Wrapping,
+    around: (&[u8], &[u8]),
+) -> Removal {
+    let spelled = |value: &[u8]| {
+        let layer = |text: Vec<u8>, spelling: &Spelling| {
+            spelling.write(&[around.0, &text, around.1].concat(), wrapping)
+        };
+        String::from_utf8_lossy(&spellings.iter().fold(value.to_vec(), layer)).into_owned()
+    };
+    let (text, other) = (spelled(value), spelled(&different(value)));
+    removal_from(scrubber, &text, &other)
+}
+
+/// Scrubs a message with this text; `other` is the same with another value in it.
+fn removal_from(scrubber: &Scrubber, text: &str, other: &str) -> Removal {
+    assert_eq!(text.len(), other.len(), "the other value is spelled differently");
+    let differs = |pair: &(u8, u8)| pair.0 != pair.1;
+    let same_before = text.bytes().zip(other.bytes()).take_while(|pair| !differs(pair)).count();
+    let same_after = text.bytes().rev().zip(other.bytes().rev()).take_while(|pair| !differs(pair)).count();
+    let message = format!("[{}]", quoted(text));
+    let scrubbed = scrubber.message(message.as_bytes());
+    let output: Vec<String> = serde_json::from_slice(&scrubbed.bytes)
+        .unwrap_or_else(|error| panic!("not JSON any more, {error}: {message}"));
+    let [output] = &output[..] else { panic!("another message: {output:?}") };
+    if output == "[redacted: encoded too often to be searched]" && text.len() >= MIN_UNSEARCHABLE {
+        return Removal::WholeText;
+    }
+    let marker = "[redacted:github.token]";
+    let (Some(first), Some(last)) = (output.find(marker), output.rfind(marker)) else {
+        return Removal::Partial(output.clone());
+    };
+    let (before, after) = (&output[..first], &output[last + marker.len()..]);
+    let between = output[first..last].replace(marker, "");
+    let is_whole = text.starts_with(before)
+        && before.len() <= same_before
+        && text.ends_with(after)
+        && after.len() <= same_after
+        && between.trim_ascii().is_empty()
+        && scrubber.message(&scrubbed.bytes).redactions == 0;
+    if is_whole { Removal::Value } else { Removal::Partial(output.clone()) }
+}
+
 /// Whether the value is found in a message and nothing of its last spelling remains.
 fn is_removed(
     scrubber: &Scrubber,
@@ -128,17 +208,15 @@ fn is_removed(
     wrapping: Wrapping,
     around: (&[u8], &[u8]),
 ) -> bool {
-    let mut text = value.to_vec();
-    for spelling in spellings {
-        text = spelling.write(&[around.0, &text, around.1].concat(), wrapping);
+    match removal(scrubber, value, spellings, wrapping, around) {
+        Removal::Value => true,
+        // Something was escaped in more than one way: by several spellings, or by the value itself.
+        Removal::WholeText => spellings.len() > 1 || value.iter().any(|byte| b"\\%&".contains(byte)),
+        Removal::Partial(output) => {
+            println!("{} in {spellings:?}, {wrapping:?}: {output}", String::from_utf8_lossy(value));
+            false
+        }
     }
-    let message = format!("[{}]", quoted(&String::from_utf8_lossy(&text)));
-    let scrubbed = scrubber.message(message.as_bytes());
-    assert!(
-        serde_json::from_slice::<serde_json::Value>(&scrubbed.bytes).is_ok(),
-        "not JSON any more: {message}"
-    );
-    scrubbed.redactions > 0 && scrubber.message(&scrubbed.bytes).redactions == 0
 }
 
 /// Values like those of common services.
@@ -156,13 +234,34 @@ fn tokens() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Values of every length that is searched for, most of them short.
 fn any_value() -> impl Strategy<Value = String> {
-    prop_oneof![4 => tokens(), 2 => "[!-~]{12,64}", 1 => "[A-Za-z0-9_-]{8,16}", 1 => "[!-~]{64,400}", 1 => "[A-Za-z0-9]{4000,4096}"]
+    let of = |characters: &'static str| {
+        let lengths =
+            prop_oneof![6 => 8..=11_usize, 6 => 12..=64_usize, 2 => 65..=400_usize, 1 => 401..=4096_usize];
+        lengths.prop_flat_map(move |length| {
+            proptest::string::string_regex(&format!("{characters}{{{length}}}")).unwrap()
+        })
+    };
+    prop_oneof![4 => tokens(), 3 => of("[!-~]"), 2 => of("[A-Za-z0-9]"), 1 => of("[!-~äöü€✓]")]
 }
 
 fn wrapping() -> impl Strategy<Value = Wrapping> {
-    (prop_oneof![Just(60_usize), Just(64), Just(76), 8..200_usize], prop::sample::select(vec!["\n", "\r\n"]))
-        .prop_map(|(width, ending)| Wrapping { width, ending })
+    let endings = vec!["\n", "\r\n", "\n    ", "\n\t", "\r\n  ", "\n> ", "\n * ", "\r\n# ", "\n| "];
+    let widths = prop_oneof![Just(60_usize), Just(64), Just(76), 1..=8_usize, 9..200_usize];
+    (widths, prop::sample::select(endings)).prop_map(|(width, ending)| Wrapping { width, ending })
+}
+
+/// So many cases, or as many as `COFFERDAM_SCRUB_CASES` says, for runs that take longer than the suite's.
+fn cases(usual: u32) -> ProptestConfig {
+    let cases = std::env::var("COFFERDAM_SCRUB_CASES").ok().and_then(|cases| cases.parse().ok());
+    let cases = cases.unwrap_or(usual);
+    ProptestConfig {
+        cases,
+        max_shrink_iters: 500,
+        max_global_rejects: cases.max(1024),
+        ..ProptestConfig::default()
+    }
 }
 
 #[test]
@@ -182,6 +281,33 @@ fn tokens_in_wrapped_base64_are_found_at_every_offset() {
             }
         }
     }
+}
+
+/// Base64, base32, and hexadecimal with what may be between its bytes.
+#[test]
+fn every_width_of_lines_is_found_with_every_line_end() {
+    let value = b"ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    let scrubber = scrubber_for(value);
+    let spelled = |value: &[u8]| {
+        let around = [&b"some words, "[..], value, b" the end of it"].concat();
+        let pairs: Vec<String> = around.iter().map(|byte| format!("{byte:02x}")).collect();
+        let separated = [":", " ", ", ", "-", ", 0x"].map(|separator| pairs.join(separator));
+        let letters = [base64(&around, b"+/"), base64(&around, b"-_"), base32(&around), hex(&around)];
+        [&letters[..], &[base32(&around).to_lowercase()], &separated].concat()
+    };
+    let mut kept = Vec::new();
+    for (text, other) in spelled(value).iter().zip(spelled(&different(value))) {
+        for ending in ["\n", "\r\n", "\n    ", "\n\t", "\r\n  ", "\n> ", "\n * "] {
+            for width in (1..=16).chain([47, 60, 64, 76]) {
+                let wrapping = Wrapping { width, ending };
+                let [text, other] = [text, &other].map(|text| wrapped(text, wrapping, ""));
+                if removal_from(&scrubber, &text, &other) != Removal::Value {
+                    kept.push((text, wrapping));
+                }
+            }
+        }
+    }
+    assert!(kept.is_empty(), "{} of {kept:?}", kept.len());
 }
 
 #[test]
@@ -260,7 +386,7 @@ fn bytes_that_are_not_utf8_are_found() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(cases(384))]
 
     #[test]
     fn compositions_of_up_to_three_spellings_are_found(
@@ -269,12 +395,20 @@ proptest! {
         wrapping in wrapping(),
         (before, after) in ("[ -~]{0,40}", "[ -~]{0,20}"),
     ) {
-        // Three layers of escapes of 4,096 bytes are a message of half a megabyte.
-        let value = if spellings.len() > 2 { &value[..value.len().min(400)] } else { &value[..] };
+        // JSON cannot carry the bytes of other characters in UTF-16.
+        let is_utf16 = spellings.iter().any(|spelling| matches!(spelling, Utf16 | Utf16BigEndian));
+        prop_assume!(value.is_ascii() || !is_utf16);
+        // What a value begins or ends with, if it reads as the escape of a line end, stays.
+        let is_line_end = |escape: &str| value.starts_with(escape) || value.ends_with(escape);
+        prop_assume!(!is_line_end("\\n") && !is_line_end("\\r"));
         let around = (format!("{before} "), format!(" {after}"));
         let scrubber = scrubber_for(value.as_bytes());
         prop_assert!(is_removed(&scrubber, value.as_bytes(), &spellings, wrapping, (around.0.as_bytes(), around.1.as_bytes())));
     }
+}
+
+proptest! {
+    #![proptest_config(cases(512))]
 
     #[test]
     fn ordinary_text_is_not_changed(text in "([a-z]{1,12}[ ,.\n]){0,80}|([A-Za-z0-9+/]{76}\n){0,8}|([0-9a-f]{2}[ :]){0,80}") {

@@ -115,6 +115,7 @@ impl Setup {
             name: name("tools"),
             kind: ServerKind::Stdio(StdioServer {
                 command: vec!["true".into()],
+                argument_templates: Vec::new(),
                 env: entries("KEY", self.env_template),
                 files,
                 directory: None,
@@ -196,6 +197,10 @@ impl LinkFixture {
             tasks: TaskTracker::new(),
             // The processes are simulated.
             working_directories: crate::WorkingDirectories::in_state(Path::new("/nonexistent")),
+            stderr: crate::stderr_files::StderrSink {
+                files: crate::stderr_files::StderrFiles::in_state(Path::new("/nonexistent"), 0),
+                session: "s1".into(),
+            },
         };
         let specs = Arc::new(secret_specs());
         let launcher = Launcher::new(setup.spec(), limits(), specs, credentials, host, "l1".into());

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cofferdam_base::RateLimiter;
 use cofferdam_base::text::error_chain;
+use cofferdam_base::{PacedLines, RateLimiter};
 use cofferdam_secrets::reread::Reread;
 use cofferdam_secrets::{
     InjectError, Material, RegisteredUses, SecretError, SecretReads, SecretUse, Secrets, fill_header,
@@ -46,6 +46,8 @@ struct FailureLog {
 
 /// Failures of one link that are logged within a minute: a sandbox can cause one with each call.
 const FAILURES_PER_MINUTE: u32 = 30;
+static UNAVAILABLE_LINES: PacedLines = PacedLines::new("the credential of a request is not available");
+static REREAD_LINES: PacedLines = PacedLines::new("reading a secret again failed");
 
 /// The headers of one request. Holding this keeps their secrets from being revoked while the server may use them.
 struct FilledHeaders {
@@ -86,8 +88,9 @@ impl HeaderCredentials {
     fn report(&self, shown: &str, detail: &str) -> String {
         let FailureLog { link, pace } = &*self.0.failures;
         let server = &self.0.secrets.server.name;
-        if pace.lock().expect("no holder of this lock panics").allows(Instant::now()) {
-            tracing::warn!(%server, %link, why = detail, "the credential of a request is not available");
+        let mut pace = pace.lock().expect("no holder of this lock panics");
+        if let Some(left_out) = UNAVAILABLE_LINES.admit_within(&mut pace) {
+            tracing::warn!(%server, %link, left_out, why = detail, "the credential of a request is not available");
         }
         format!("{shown}; the host's log has the details under link={link}")
     }
@@ -124,9 +127,11 @@ impl HeaderCredentials {
         }
         let shared = Arc::clone(&self.0);
         self.0.tasks.spawn(async move {
-            if let Err(error) = shared.secrets.obtain().await {
+            if let Err(error) = shared.secrets.obtain().await
+                && let Some(left_out) = REREAD_LINES.admit()
+            {
                 let server = &shared.secrets.server.name;
-                tracing::warn!(%server, why = %error.cause, "reading a secret again failed; the values read before are still used");
+                tracing::warn!(%server, left_out, why = %error.cause, "reading a secret again failed; the values read before are still used");
             }
             shared.reading.store(false, Ordering::Release);
         });

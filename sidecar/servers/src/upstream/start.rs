@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cofferdam_base::memory::MemoryAccount;
 use cofferdam_process::{self as process, Launch, ServerProcess};
 use cofferdam_secrets::files::FileStore;
-use cofferdam_secrets::fill_environment;
+use cofferdam_secrets::{fill_arguments, fill_environment};
 use tokio_util::task::TaskTracker;
 
 use super::http::{HttpLimits, HttpTarget, HttpUpstream};
@@ -21,6 +21,7 @@ use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, ServerLimits, StdioServer};
 use crate::start_error::StartError;
 use crate::stderr;
+use crate::stderr_files::StderrSink;
 use crate::working_directory::WorkingDirectories;
 
 /// What a start needs.
@@ -46,6 +47,8 @@ pub struct HostResources {
     /// Owns the tasks that end processes and read their stderr.
     pub tasks: TaskTracker,
     pub working_directories: WorkingDirectories,
+    /// Keeps what the servers write to stderr.
+    pub stderr: StderrSink,
 }
 
 /// Asks the grant's limits whether the sandbox may have one more process.
@@ -80,6 +83,7 @@ impl StartContext<'_> {
         let (env, files) = self.secrets.templates(stdio);
         let files = self.host.files.write(files, &secrets)?;
         let injected = fill_environment(env, &secrets, files.paths())?;
+        let filled = fill_arguments(&stdio.argument_templates, &secrets, files.paths())?;
         let resources = ProcessResources { files, secrets: Arc::new(secrets), _permit: permit };
         let scope = self.secrets.scope.as_ref().map(|scope| scope.to_string());
         #[cfg(any(test, feature = "scripted"))]
@@ -95,7 +99,10 @@ impl StartContext<'_> {
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
         let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle } = process::launch(Launch {
             program: program.into(),
-            args: arguments.iter().map(Into::into).collect(),
+            args: match filled.is_empty() {
+                true => arguments.iter().map(Into::into).collect(),
+                false => filled,
+            },
             environment: process::allowed_environment(injected),
             directory: Some(directory),
         })
@@ -106,6 +113,8 @@ impl StartContext<'_> {
             stderr::LogContext {
                 server: server.clone(),
                 link: Arc::clone(self.link),
+                process: handle.pid(),
+                sink: self.host.stderr.clone(),
                 credentials: Arc::clone(&self.secrets.credentials),
                 line_bytes: self.limits.stderr_line_bytes,
                 lines_per_second: self.limits.stderr_lines_per_second,

@@ -11,8 +11,15 @@ use relay_proto::name::Name;
 use super::scopes::ServerEntries;
 use super::{Checker, Section, http_server, scopes, secrets, span_of, written_keys};
 use crate::config::document::dotted;
-use crate::config::raw::{RawReload, RawReplace, RawServer};
+use crate::config::raw::{RawArgvSecrets, RawReload, RawReplace, RawServer};
 use crate::config::spanned::Spanned;
+
+/// How a process is started, as it is written.
+struct Command {
+    words: Spanned<Vec<String>>,
+    argv_secrets: RawArgvSecrets,
+    cwd: Option<Spanned<String>>,
+}
 
 /// A raw table of templates, as in `env`, `files` and `headers`.
 pub(super) type RawTemplates = BTreeMap<Spanned<String>, Spanned<String>>;
@@ -77,6 +84,7 @@ fn check_kind(
     raw: RawServer,
 ) -> Option<ServerKind> {
     let stdio_keys = written_keys([
+        ("argv-secrets", span_of(&raw.argv_secrets)),
         ("cwd", span_of(&raw.cwd)),
         ("env", span_of(&raw.env)),
         ("files", span_of(&raw.files)),
@@ -112,7 +120,9 @@ fn check_kind(
         None => {
             let env = raw.env.map(|env| env.value).unwrap_or_default();
             let files = raw.files.map(|files| files.value).unwrap_or_default();
-            check_stdio(checker, table, raw.command?, raw.cwd, env, files).map(ServerKind::Stdio)
+            let argv_secrets = raw.argv_secrets.map(|written| written.value).unwrap_or_default();
+            let command = Command { words: raw.command?, argv_secrets, cwd: raw.cwd };
+            check_stdio(checker, table, command, env, files).map(ServerKind::Stdio)
         }
     }
 }
@@ -120,18 +130,25 @@ fn check_kind(
 fn check_stdio(
     checker: &mut Checker<'_, '_>,
     table: &str,
-    command: Spanned<Vec<String>>,
-    cwd: Option<Spanned<String>>,
+    command: Command,
     raw_env: RawTemplates,
     raw_files: RawTemplates,
 ) -> Option<StdioServer> {
-    check_arguments_for_secrets(checker, &format!("{table}.command"), &command);
-    let command = checker.check_command(&format!("{table}.command"), command);
-    let directory = cwd.map(|cwd| checker.check_path(&format!("{table}.cwd"), &cwd));
+    let Command { words, argv_secrets, cwd } = command;
+    let key = format!("{table}.command");
     let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
+    let argument_templates = match argv_secrets {
+        RawArgvSecrets::Allow => check_arguments(checker, &key, &words, &names),
+        RawArgvSecrets::Deny => {
+            check_arguments_for_secrets(checker, &key, &words);
+            Vec::new()
+        }
+    };
+    let command = checker.check_command(&key, words);
+    let directory = cwd.map(|cwd| checker.check_path(&format!("{table}.cwd"), &cwd));
     let files = check_files(checker, table, raw_files, &names);
     let env = check_variables(checker, table, raw_env, &names);
-    Some(StdioServer { command: command?, env, files, directory: directory.flatten() })
+    Some(StdioServer { command: command?, argument_templates, env, files, directory: directory.flatten() })
 }
 
 /// Checks the files of a server or of one of its scopes; `table` is its path in the file. `names` are all files that a
@@ -222,6 +239,20 @@ pub(super) fn check_template(
     Some(template)
 }
 
+/// Parses what follows the program in `command`.
+fn check_arguments(
+    checker: &mut Checker<'_, '_>,
+    key: &str,
+    command: &Spanned<Vec<String>>,
+    files: &[String],
+) -> Vec<Template> {
+    let arguments = command.value.iter().skip(1).filter_map(|argument| {
+        let written = Spanned { value: argument.clone(), span: command.span.clone() };
+        check_template(checker, key, &written, files)
+    });
+    arguments.collect()
+}
+
 /// Reports a secret in `command`: every process of the host can read the arguments of other processes.
 fn check_arguments_for_secrets(checker: &mut Checker<'_, '_>, key: &str, command: &Spanned<Vec<String>>) {
     let is_used = |secret: &String| {
@@ -231,7 +262,7 @@ fn check_arguments_for_secrets(checker: &mut Checker<'_, '_>, key: &str, command
     if let Some(secret) = checker.defined.secrets.iter().find(|secret| is_used(secret)) {
         let message =
             format!("`{key}` uses the secret `{secret}`, but every process of the host can read arguments");
-        checker.add(&command.span, message, "pass it in `env` or in `files`");
+        checker.add(&command.span, message, "pass it in `env` or in `files`; if the server takes it in no other way, set `argv-secrets = \"allow\"`");
     }
 }
 

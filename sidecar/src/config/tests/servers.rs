@@ -55,7 +55,7 @@ fn placeholders_must_refer_to_defined_secrets_and_files() {
         "[secrets.s]\nenv = 'S'\n[servers.a]\ncommand = ['a', '--token={s.value}']\n\
          env = { A = '{file:missing.pem}', B = '{s}', C = '{s.value:hex}', D = \"\\u0000\" }\n",
         "cofferdam.toml:4: `servers.a.command` uses the secret `s`, but every process of the host can read arguments\n  \
-         hint: pass it in `env` or in `files`\n\
+         hint: pass it in `env` or in `files`; if the server takes it in no other way, set `argv-secrets = \"allow\"`\n\
          cofferdam.toml:5: `servers.a.env.A` names the file `missing.pem`, which the server does not have\n  \
          hint: add `missing.pem` to the server's `files`\n\
          cofferdam.toml:5: `servers.a.env.B`: `s` in braces is neither a secret's field nor a file\n  \
@@ -63,6 +63,27 @@ fn placeholders_must_refer_to_defined_secrets_and_files() {
          cofferdam.toml:5: `servers.a.env.C`: the encoding `hex` is not known\n  \
          hint: the only encoding is `url`, as in `{secret.field:url}`\n\
          cofferdam.toml:5: `servers.a.env.D` holds a NUL character\n  hint: a variable cannot contain one: leave it out",
+    );
+}
+
+#[test]
+fn arguments_may_contain_secrets_only_where_that_is_allowed() {
+    let allowed = "argv-secrets = 'allow'";
+    let server = |arguments: &str, line: &str| {
+        format!("[secrets.s]\nenv = 'S'\n[servers.a]\ncommand = ['a', {arguments}]\n{line}\n")
+    };
+    super::valid(&server("'--token={s.value}', '{{}}'", allowed));
+    super::valid(&server("'{}'", ""));
+    assert_problems(
+        &server("'{t.value}', '{'", allowed),
+        "cofferdam.toml:4: `servers.a.command` names the secret `t`, which is not defined\n  \
+         hint: define it in a table `[secrets.t]`\n\
+         cofferdam.toml:4: `servers.a.command`: the `{` at character 1 is never closed\n  \
+         hint: close it with `}`, or write `{{` for a brace",
+    );
+    assert_problems(
+        "[servers.a]\nurl = 'https://a/mcp'\nargv-secrets = 'allow'\n",
+        "cofferdam.toml:3: `servers.a.argv-secrets` is for servers with `command`\n  hint: leave it out",
     );
 }
 

@@ -73,29 +73,25 @@ impl Action {
         .await
     }
 
-    /// Records the result of an action; a failure to record is logged.
+    /// Records the result of an action, which does not wait for that; a failure to record is logged.
     pub(super) fn record_result<T>(&self, result: &Result<T, ApiError>) {
         let (state, failure) = match result {
             Ok(_) => (ActionState::Done, None),
             Err(error) => (ActionState::Failed, Some(error.message())),
         };
-        let recorded =
-            self.with_record(state, failure, |record| self.daemon.context.audit.admin_result(record));
-        if let Err(error) = recorded {
-            let (error, action) = (error_chain(&error), self.kind.as_str());
-            tracing::error!(
-                error,
-                action,
-                by = self.by,
-                state = state.as_str(),
-                "the result of an action was not recorded"
-            );
-        }
+        let recorded = self.with_record(state, failure, |record| self.daemon.context.audit.admin(record));
+        let (action, by) = (self.kind.as_str(), self.by.clone());
+        self.daemon.context.tasks.spawn(async move {
+            if let Err(error) = recorded.await {
+                let (error, state) = (error_chain(&error), state.as_str());
+                tracing::error!(error, action, by, state, "the result of an action was not recorded");
+            }
+        });
     }
 
     async fn record_request(&self) -> Result<(), ApiError> {
         let audit = &self.daemon.context.audit;
-        let pending = self.with_record(ActionState::Requested, None, |record| audit.admin_request(record));
+        let pending = self.with_record(ActionState::Requested, None, |record| audit.admin(record));
         let refused = |why: String, hint: Option<String>| {
             let message = format!("nothing was done, because the audit could not record the action: {why}");
             let refused = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "audit_unavailable", message);
@@ -115,7 +111,7 @@ impl Action {
         detail: Option<&str>,
         write: impl FnOnce(&AdminRecord<'_>) -> T,
     ) -> T {
-        let scrubbers = self.daemon.context.log.scrubber(Naming::All);
+        let scrubbers = self.daemon.context.values().scrubber(Naming::All);
         let scrub = |text: Option<&str>| {
             text.map(|text| String::from_utf8_lossy(&scrubbers.text(text.as_bytes()).bytes).into_owned())
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_net::ChannelBody;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, ORIGIN, UPGRADE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Either, Full, LengthLimitError, Limited};
@@ -27,7 +28,7 @@ use super::error::ApiError;
 use super::http_server::{self, HeadLimits};
 use super::respond::{self, Outcome};
 use super::routes::{self, RouteKind};
-use super::watch::{self, EventBody};
+use super::watch;
 use super::{AdminResponse, openapi};
 use crate::daemon::attach::hold::Hold;
 use crate::daemon::handshake_slots::HandshakeSlot;
@@ -42,7 +43,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const HEAD_LIMITS: HeadLimits = HeadLimits { timeout: REQUEST_TIMEOUT, bytes: 16 * 1024, headers: 64 };
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-type ResponseBody = Either<Full<Bytes>, EventBody>;
+type ResponseBody = Either<Full<Bytes>, ChannelBody>;
 
 /// The progress of a connection's request, as tokens that are cancelled at each step.
 #[derive(Clone)]

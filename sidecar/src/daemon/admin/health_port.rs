@@ -131,7 +131,7 @@ fn metrics(daemon: &Daemon) -> Response<Full<Bytes>> {
         links,
         processes: daemon.context.processes(),
         memory: daemon.context.memory_used(),
-        audit_records: daemon.context.audit.head().number,
+        audit_records: daemon.context.audit.last_number(),
         logged_in: daemon.context.vault.as_ref().map(|vault| vault.is_logged_in()),
     });
     response(StatusCode::OK, OPEN_METRICS, text.into())

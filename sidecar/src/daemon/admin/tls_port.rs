@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_base::text::error_chain;
+use cofferdam_scrub::OwnCredentials;
 use relay_proto::address::HostPort;
 use ring::digest::{SHA256, digest};
 use rustls::RootCertStore;
@@ -67,8 +68,8 @@ const SLOTS: usize = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl AdminTlsPort {
-    pub(crate) async fn bind(settings: &AdminTls) -> Result<Self, AdminTlsError> {
-        let config = server_config(settings)?;
+    pub(crate) async fn bind(settings: &AdminTls, own: &OwnCredentials) -> Result<Self, AdminTlsError> {
+        let config = server_config(settings, own)?;
         let bound = TcpListener::bind(settings.listen.to_string()).await;
         let listener =
             bound.map_err(|source| AdminTlsError::Bind { address: settings.listen.clone(), source })?;
@@ -100,11 +101,11 @@ impl AdminTlsPort {
 impl AdminState {
     /// Reads the files of `admin.tls` again, if the port is open. If they cannot be used, the error is logged, and the
     /// previous certificate stays in use.
-    pub(in crate::daemon) fn reload_certificate(&self, settings: &AdminTls) {
+    pub(in crate::daemon) fn reload_certificate(&self, settings: &AdminTls, own: &OwnCredentials) {
         if self.certificate.load().is_none() {
             return;
         }
-        match server_config(settings) {
+        match server_config(settings, own) {
             Ok(config) => self.certificate.store(Some(config)),
             Err(error) => {
                 let error = error_chain(&error);
@@ -142,12 +143,13 @@ async fn serve(
 
 /// Checks that the files of `admin.tls` can be read and belong together.
 pub(crate) fn check_files(settings: &AdminTls) -> Result<(), AdminTlsError> {
-    server_config(settings).map(drop)
+    server_config(settings, &OwnCredentials::default()).map(drop)
 }
 
-fn server_config(settings: &AdminTls) -> Result<Arc<ServerConfig>, AdminTlsError> {
+/// The key is held in `own`.
+fn server_config(settings: &AdminTls, own: &OwnCredentials) -> Result<Arc<ServerConfig>, AdminTlsError> {
     let chain = certificates("admin.cert-file", &settings.cert_file)?;
-    let key = private_key("admin.key-file", &settings.key_file)?;
+    let key = private_key("admin.key-file", &settings.key_file, own)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -182,8 +184,13 @@ fn certificates(setting: &'static str, path: &Path) -> Result<Vec<CertificateDer
     }
 }
 
-fn private_key(setting: &'static str, path: &Path) -> Result<PrivateKeyDer<'static>, AdminTlsError> {
+fn private_key(
+    setting: &'static str,
+    path: &Path,
+    own: &OwnCredentials,
+) -> Result<PrivateKeyDer<'static>, AdminTlsError> {
     let bytes = zeroize::Zeroizing::new(read(setting, path)?);
+    own.hold_private_keys("admin.key", &bytes);
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| pem_error(setting, path, "private key"))
 }
 

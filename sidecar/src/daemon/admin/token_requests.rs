@@ -15,6 +15,7 @@ use super::error::ApiError;
 use super::respond::{FAILED, parse_grant};
 use super::tokens::{TokenNotCreated, TokenTerms};
 use super::{AdminResponse, MAX_TOKEN_TTL_MS};
+use crate::config::suggest;
 use crate::daemon::state::Daemon;
 
 const DEFAULT_TOKEN_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -77,10 +78,11 @@ fn check_terms(
     let mut known = Vec::new();
     for grant in grants {
         let grant = parse_grant(grant)?;
-        if !daemon.context.config.load().grants.contains_key(&grant) {
+        let config = daemon.context.config.load();
+        if !config.grants.contains_key(&grant) {
             let message = format!("there is no grant `{grant}`");
-            return Err(ApiError::new(StatusCode::NOT_FOUND, "grant_unknown", message)
-                .with_hint("the configuration's `[grants.NAME]` tables define them"));
+            let hint = suggest::hint(grant.as_str(), "grant", config.grants.keys().map(Name::as_str));
+            return Err(ApiError::new(StatusCode::NOT_FOUND, "grant_unknown", message).with_hint(hint));
         }
         if !known.contains(&grant) {
             known.push(grant);

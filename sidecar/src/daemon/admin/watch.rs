@@ -3,17 +3,13 @@
 //! What must stay true: a stream ends when its caller's right ends; a client that does not read is disconnected, and does
 //! not delay anything else.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cofferdam_net::{ChannelBody, channel_body};
 use http::StatusCode;
-use hyper::body::{Body, Frame};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -31,29 +27,26 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A client that reads nothing for this long is disconnected.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The body of the response.
-pub(super) struct EventBody(mpsc::Receiver<Bytes>);
-
 /// Starts a stream. Cancels `close` if the client does not read.
 pub(super) fn start(
     daemon: &Arc<Daemon>,
     caller: Caller,
     close: CancellationToken,
-) -> Result<EventBody, ApiError> {
+) -> Result<ChannelBody, ApiError> {
     let Ok(permit) = Arc::clone(&daemon.admin.watchers).try_acquire_owned() else {
         let message = format!("there are {MAX_WATCHERS} watching clients already");
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_watchers", message)
             .with_hint("end one of them, or poll `/v1/sessions`"));
     };
     let mut changes = daemon.context.changes.watch();
-    let (events, body) = mpsc::channel(MAX_QUEUED);
+    let (events, body) = channel_body(MAX_QUEUED);
     let stop = daemon.stop.clone();
     daemon.context.tasks.spawn(async move {
         let _permit = permit;
         let mut ended = std::pin::pin!(caller.await_end());
         let mut text = Bytes::from_static(b"event: ready\ndata: {}\n\n");
         loop {
-            match timeout(SEND_TIMEOUT, events.send(text)).await {
+            match timeout(SEND_TIMEOUT, events.send_data(text)).await {
                 Ok(Ok(())) => {}
                 // The client has disconnected.
                 Ok(Err(_)) => return,
@@ -72,7 +65,7 @@ pub(super) fn start(
             };
         }
     });
-    Ok(EventBody(body))
+    Ok(body)
 }
 
 async fn next_visible(
@@ -90,16 +83,4 @@ async fn next_visible(
 fn encode_event(change: &Change) -> Bytes {
     let data = serde_json::to_string(change).expect("a change is plain data");
     format!("event: {}\ndata: {data}\n\n", change.event.as_str()).into()
-}
-
-impl Body for EventBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|event| event.map(|event| Ok(Frame::data(event))))
-    }
 }

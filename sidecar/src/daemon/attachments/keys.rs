@@ -101,7 +101,7 @@ impl PlatformKey {
         });
         let source = vault.clone().map(|vault| Arc::new(vault) as Arc<dyn Source>);
         Self {
-            credentials: Credentials::new(Arc::clone(&context.log), source, context.tasks.clone()),
+            credentials: Credentials::new(Arc::clone(context.values()), source, context.tasks.clone()),
             vault,
             replace_at: now + TOKEN_LIFETIME / 2,
         }

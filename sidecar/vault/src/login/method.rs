@@ -1,11 +1,13 @@
 //! The six ways to log in.
 //!
 //! What must stay true: credential files are read at each login, bounded, into memory that is wiped when dropped; a
-//! credential is sent in one request and is in no error.
+//! credential is searched for by every link before it is sent, is sent in one request and is in no error.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cofferdam_base::text::error_chain;
+use cofferdam_scrub::{Holding, OwnCredentials};
 use cofferdam_secrets::{FileContent, read_file};
 use zeroize::Zeroizing;
 
@@ -16,10 +18,13 @@ use crate::api::{Vault, post};
 use crate::body::Body;
 use crate::error::{Problem, RequestLine, VaultError};
 use crate::token::Token;
-use crate::trust::read_identity;
+use crate::trust::{read_identity, read_private_key};
 
 /// More than any token, password or secret-id; a JSON Web Token has a few KB.
 const MAX_CREDENTIAL_BYTES: usize = 64 * 1024;
+/// The role-ids that Vault makes have 36 bytes. A shorter one is a name that a person chose, which ordinary text may
+/// contain; it is worth nothing without the secret-id.
+const SHORTEST_SECRET_ROLE_ID: usize = 32;
 
 /// How the sidecar logs in. Mounts are names below `auth/`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -73,30 +78,49 @@ pub enum SecretId {
 pub(super) struct Authenticator {
     method: Method,
     wrapped: WrappedSecretId,
+    /// Holds what is read for a login and what a login returns.
+    own: Arc<OwnCredentials>,
 }
 
 impl Authenticator {
-    pub(super) fn new(method: Method, unwraps: Option<UnwrapRecords>) -> Self {
-        Self { method, wrapped: WrappedSecretId::new(unwraps) }
+    pub(super) fn new(method: Method, unwraps: Option<UnwrapRecords>, own: Arc<OwnCredentials>) -> Self {
+        Self { method, wrapped: WrappedSecretId::new(unwraps), own }
     }
 
+    /// Logs in. Links search for the token, too, when this returns it.
     pub(super) async fn log_in(&mut self, vault: &Vault) -> Result<GrantedToken, VaultError> {
+        let granted = self.request_token(vault).await?;
+        self.hold_token("vault.login-token", &granted.token);
+        Ok(granted)
+    }
+
+    async fn request_token(&mut self, vault: &Vault) -> Result<GrantedToken, VaultError> {
         let request = self.method.login_request();
         let body = match &self.method {
             Method::AppRole { mount, role_id_file, secret_id } => {
                 let role_id = read_text(role_id_file, &request).await?;
+                if role_id.len() >= SHORTEST_SECRET_ROLE_ID {
+                    self.hold("vault.login-role-id", &role_id);
+                }
                 let secret_id = match secret_id {
                     SecretId::Plain { file } => read_text(file, &request).await?,
                     SecretId::Wrapped { file, role } => {
                         let wrap = read_token(file, &request).await?;
+                        self.hold_token("vault.login-wrapping-token", &wrap);
                         self.wrapped.secret_id(vault, &wrap, &creation_path(mount, role)).await?
                     }
                 };
+                self.hold("vault.login-secret-id", &secret_id);
                 Body::new().with_secret("role_id", role_id).with_secret("secret_id", secret_id)
             }
             Method::Cert { certificate_file, key_file, role, .. } => {
-                let (certificate, key) = (certificate_file.clone(), key_file.clone());
-                let identity = run_blocking(move || read_identity(&certificate, &key)).await;
+                let (certificate, key, own) = (certificate_file.clone(), key_file.clone(), self.own.clone());
+                let read = move || {
+                    let pem = read_private_key(&key)?;
+                    own.hold_private_keys("vault.login-key", &pem);
+                    read_identity(&certificate, (&key, &pem))
+                };
+                let identity = run_blocking(read).await;
                 let presented = identity.and_then(|identity| vault.present(identity));
                 presented
                     .map_err(|error| credential_error(certificate_file, error_chain(&error), &request))?;
@@ -105,19 +129,37 @@ impl Authenticator {
                     None => Body::new(),
                 }
             }
-            Method::Jwt { role, jwt_file, .. } | Method::Kubernetes { role, jwt_file, .. } => Body::new()
-                .with("role", role.as_str())
-                .with_secret("jwt", read_text(jwt_file, &request).await?),
+            Method::Jwt { role, jwt_file, .. } | Method::Kubernetes { role, jwt_file, .. } => {
+                let jwt = read_text(jwt_file, &request).await?;
+                self.hold("vault.login-jwt", &jwt);
+                Body::new().with("role", role.as_str()).with_secret("jwt", jwt)
+            }
             Method::TokenFile { path } => {
                 let token = read_token(path, &request).await?;
+                self.hold_token("vault.login-token", &token);
                 let info = vault.lookup_self(&token).await?;
                 return Ok(GrantedToken::from_lookup(token, info));
             }
             Method::Userpass { password_file, .. } => {
-                Body::new().with_secret("password", read_text(password_file, &request).await?)
+                let password = read_text(password_file, &request).await?;
+                self.hold("vault.login-password", &password);
+                Body::new().with_secret("password", password)
             }
         };
         Ok(vault.auth(&post(None, &request.path, body)).await?.into())
+    }
+
+    fn hold(&self, kind: &str, value: &str) {
+        if self.own.hold(kind, value.as_bytes()) == Holding::Guessable {
+            tracing::warn!(
+                credential = kind,
+                "a credential of the Vault login could be found by guessing, so that it is not removed from what servers send: use a longer one"
+            );
+        }
+    }
+
+    fn hold_token(&self, kind: &str, token: &Token) {
+        self.hold(kind, token.expose());
     }
 }
 

@@ -25,13 +25,12 @@ mod timing;
 mod unwrap_records;
 mod wrapped;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cofferdam_scrub::Needle;
+use cofferdam_scrub::OwnCredentials;
 use futures_util::future::join_all;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
@@ -56,8 +55,6 @@ const MAX_WAIT: Duration = Duration::from_secs(9);
 const MAX_SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
 /// At most this many tokens of earlier logins are revoked at the end; further ones are left to expire.
 const MAX_RETIRED: usize = 16;
-/// The newest tokens that scrubbers search for, whether or not a session uses Vault.
-const HELD_TOKENS: usize = MAX_RETIRED;
 
 /// The sidecar's login at Vault. Cheap to clone.
 #[derive(Clone)]
@@ -120,11 +117,13 @@ struct LoginState {
 }
 
 impl Login {
-    /// Starts the task that logs in and keeps the login valid until `stop`.
+    /// Starts the task that logs in and keeps the login valid until `stop`. What it reads to log in, and its tokens, are
+    /// held in `own`.
     pub fn start(
         vault: Vault,
         method: Method,
         records: LoginRecords,
+        own: Arc<OwnCredentials>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -132,7 +131,7 @@ impl Login {
         let LoginRecords { accessors, unwraps } = records;
         let accessors = accessors.filter(|_| ownership == Ownership::Sidecar);
         let accessors = accessors.map(|files| Arc::new(StoredAccessors::new(files)));
-        let authenticator = Authenticator::new(method, unwraps);
+        let authenticator = Authenticator::new(method, unwraps, own);
         let shared = SharedLogin::new(stop.child_token());
         let task = LoginTask::new(
             VaultBackend::new(vault.clone(), authenticator, accessors.clone()),
@@ -207,32 +206,6 @@ impl Login {
             }
             last_alert = alert;
         }
-    }
-
-    /// Passes the token of each login to `learn` as soon as it is known, and to `release` when [`HELD_TOKENS`] newer ones
-    /// have followed, until the login ends.
-    pub(crate) async fn forward_tokens(&self, learn: impl Fn(&Needle), release: impl Fn(&Needle)) {
-        let mut state = self.shared.state.subscribe();
-        state.mark_changed();
-        let mut held: VecDeque<(u64, Needle)> = VecDeque::new();
-        while let Some(Ok(())) = self.shared.stop.run_until_cancelled(state.changed()).await {
-            let current = state.borrow_and_update().current.clone();
-            let last = held.back().map(|(number, _)| *number);
-            let Some(current) = current.filter(|token| Some(token.token_number) != last) else { continue };
-            let needle = current.token.needle("vault.login-token");
-            learn(&needle);
-            held.push_back((current.token_number, needle));
-            if held.len() > HELD_TOKENS
-                && let Some((_, oldest)) = held.pop_front()
-            {
-                release(&oldest);
-            }
-        }
-    }
-
-    /// Why the last attempt to log in or renew failed; `None` after a success.
-    pub fn last_failure(&self) -> Option<RetryableFailure> {
-        self.shared.state.borrow().failure.clone()
     }
 
     /// Ends the login: revokes all its tokens that may be valid, and so their children and leases. A user's own token

@@ -1,6 +1,8 @@
 //! A single login for `check --online`: its token is not renewed, and a wrapped secret-id is looked up but not
 //! unwrapped.
 
+use std::sync::Arc;
+
 use super::method::{Authenticator, Method, SecretId, check_credential, read_token};
 use super::unwrap_records::{UnwrapProgress, UnwrapRecords};
 use super::wrapped::{creation_path, lookup_request, verify_wrap};
@@ -37,7 +39,9 @@ impl SingleLogin {
             return Ok(Self::Wrapped { creation_path });
         }
         let ownership = Ownership::of(&method);
-        let granted = Authenticator::new(method, None).log_in(vault).await?;
+        // The check serves no link.
+        let own = Arc::default();
+        let granted = Authenticator::new(method, None, own).log_in(vault).await?;
         let token = LoginToken {
             token: granted.token,
             accessor: granted.accessor,

@@ -57,7 +57,7 @@ impl Sidecar {
         };
         let tasks = TaskTracker::new();
         let client = Vault::fake(Arc::clone(&vault));
-        let access = Access::with_client(client, &settings, &directory, &tasks).unwrap();
+        let access = Access::with_client(client, &settings, &directory, &Arc::default(), &tasks).unwrap();
         Self { vault, access, tasks, directory }
     }
 

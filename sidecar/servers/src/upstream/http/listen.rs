@@ -69,7 +69,7 @@ enum Received {
 }
 
 /// A server can cause these lines as fast as it sends messages.
-static OVERSIZE_LINES: PacedLines = PacedLines::new();
+static OVERSIZE_LINES: PacedLines = PacedLines::new("dropped a message from the server that is too large");
 
 async fn relay(shared: &Shared, mut stream: MessageStream) -> (SseReader, Received) {
     let mut received = Received::Nothing;

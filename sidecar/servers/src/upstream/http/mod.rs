@@ -116,7 +116,7 @@ pub enum Event {
 }
 
 /// A harness can cause these lines as fast as it sends notifications.
-static UNSENT_LINES: PacedLines = PacedLines::new();
+static UNSENT_LINES: PacedLines = PacedLines::new("a notification or response was not sent");
 
 impl HttpUpstream {
     pub fn new(server: HttpTarget, limits: HttpLimits) -> Self {
