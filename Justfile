@@ -35,6 +35,10 @@ sidecar:
 archive: shim sidecar
     packaging/archive dist {{target}}/dist/cofferdam {{arch()}}={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim
 
+# everything that is published, into dist/: both shims, the sidecar, archives, packages for Debian, PyPI and npm, images; PARTS builds some of it
+dist *PARTS:
+    tests/tools --dist packaging/dist dist {{PARTS}}
+
 # the SDKs of the admin API, as they ship, into dist/
 sdk:
     tests/tools bash -c 'PYTHON=$COFFERDAM_TEST_TOOLS/python/bin/python3 MODULES=$COFFERDAM_TEST_TOOLS/npm/node_modules exec packaging/sdk dist'
@@ -55,7 +59,7 @@ chaos CALLS="10000":
 
 # the tests that take minutes and are left out of `test`
 slow:
-    tests/tools --machines tests/run --workspace -- --ignored
+    tests/tools --dist --machines tests/run --workspace -- --ignored
 
 # changes PART (policy, scrub, audit, delivery, envelope) in many small ways and lists those that no test of its crate notices
 mutate PART *ARGS:

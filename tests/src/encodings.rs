@@ -9,8 +9,9 @@ pub struct Form {
     pub bytes: Vec<u8>,
 }
 
-/// Every encoding that must never reach a sandbox: plain, base64 and base64url at three alignments, hex, percent, JSON
-/// escapes.
+/// Every encoding that must never reach a sandbox: plain, base64 and base64url at three alignments, base32 at five, hex, also
+/// with separators, percent, JSON escapes, HTML's numeric entities, UTF-16. [`found`] also finds those that are wrapped into
+/// lines.
 pub fn forms(secret: &str) -> Vec<Form> {
     let mut forms = vec![form("plain", secret)];
     for alignment in 0..3 {
@@ -23,6 +24,18 @@ pub fn forms(secret: &str) -> Vec<Form> {
     }
     forms.push(form("hex", &hex(secret.as_bytes())));
     forms.push(form("HEX", &hex(secret.as_bytes()).to_uppercase()));
+    for alignment in 0..5 {
+        let core = base32_core(secret.as_bytes(), alignment);
+        forms.push(form(&format!("base32+{alignment}, small"), &core.to_lowercase()));
+        forms.push(form(&format!("base32+{alignment}"), &core));
+    }
+    for separator in [" ", ":", "-", ", ", ", 0x"] {
+        forms.push(form(&format!("hex with {separator:?}"), &hex_with(secret.as_bytes(), separator)));
+    }
+    forms.push(form("decimal entities", &entities(secret)));
+    forms.push(form("hexadecimal entities", &hexadecimal_entities(secret)));
+    forms.push(form("UTF-16", utf16(secret).trim_matches('\0')));
+    forms.push(form("UTF-16 in JSON", json_spelled(&utf16(secret)).trim_end_matches("\\u0000")));
     forms.push(form("percent", &percent_all(secret.as_bytes()).to_lowercase()));
     forms.push(form("PERCENT", &percent_all(secret.as_bytes())));
     forms.push(form("percent where needed", &percent_needed(secret.as_bytes())));
@@ -42,8 +55,15 @@ pub fn found(haystack: &[u8], secret: &str) -> Vec<String> {
         .filter(|form| contains(haystack, &form.bytes))
         .map(|form| form.name)
         .collect();
+    let joined = without_line_ends(haystack);
+    let wrapped =
+        |form: &Form| ["base64", "base32", "hex", "HEX"].iter().any(|coding| form.name.starts_with(coding));
+    let wrapped = forms(secret).into_iter().filter(|form| wrapped(form) && contains(&joined, &form.bytes));
+    found.extend(wrapped.map(|form| format!("{} in lines", form.name)));
     let lowered = haystack.to_ascii_lowercase();
     for (name, bytes) in [
+        ("hexadecimal entities, any case", hexadecimal_entities(secret).to_lowercase()),
+        ("hex with colons, any case", hex_with(secret.as_bytes(), ":")),
         ("hex, any case", hex(secret.as_bytes())),
         ("percent, any case", percent_all(secret.as_bytes()).to_lowercase()),
         ("escapes, any case", json_escaped(secret).to_lowercase()),
@@ -76,6 +96,72 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// In lower case, with this between the bytes.
+pub fn hex_with(bytes: &[u8], separator: &str) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(separator)
+}
+
+/// Padded, in upper case.
+pub fn base32(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for chunk in bytes.chunks(5) {
+        let group =
+            chunk.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)) << (8 * (5 - chunk.len()));
+        for symbol_index in 0..8 {
+            let symbol = BASE32[(group >> (35 - 5 * symbol_index) & 31) as usize];
+            let is_used = symbol_index * 5 < chunk.len() * 8;
+            out.push(if is_used { char::from(symbol) } else { '=' });
+        }
+    }
+    out
+}
+
+/// Each character as `&#115;`.
+pub fn entities(text: &str) -> String {
+    text.chars().map(|character| format!("&#{};", u32::from(character))).collect()
+}
+
+/// Each character as `&#x73;`.
+pub fn hexadecimal_entities(text: &str) -> String {
+    text.chars().map(|character| format!("&#x{:x};", u32::from(character))).collect()
+}
+
+/// Little-endian UTF-16 of characters up to U+00FF, each byte as a character.
+pub fn utf16(text: &str) -> String {
+    text.chars().flat_map(|character| [character, '\0']).collect()
+}
+
+/// Lines of this width.
+pub fn wrapped(text: &str, width: usize, ending: &str) -> String {
+    let lines: Vec<&str> = text
+        .as_bytes()
+        .chunks(width)
+        .map(|line| std::str::from_utf8(line).expect("the text is ASCII"))
+        .collect();
+    lines.join(ending)
+}
+
+/// Without line ends, as they are and as JSON escapes, and without the blanks after them.
+fn without_line_ends(text: &[u8]) -> Vec<u8> {
+    let mut joined = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let line_end = match rest {
+            [b'\n' | b'\r', ..] => 1,
+            [b'\\', b'n' | b'r', ..] => 2,
+            _ => 0,
+        };
+        match line_end {
+            0 => {
+                joined.push(*first);
+                rest = after;
+            }
+            _ => rest = rest[line_end..].trim_ascii_start(),
+        }
+    }
+    joined
+}
+
 /// Every byte, in upper case.
 pub fn percent_all(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("%{byte:02X}")).collect()
@@ -106,6 +192,7 @@ pub fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 }
 
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 fn ascii_only(text: &str) -> String {
@@ -141,9 +228,16 @@ fn base64_core(secret: &[u8], alignment: usize, alphabet: &[u8; 64]) -> String {
     encode64(&bytes, alphabet)[first..end].to_owned()
 }
 
+/// The same of base32, `alignment` bytes into a group of five.
+fn base32_core(secret: &[u8], alignment: usize) -> String {
+    let bytes = [&vec![0; alignment][..], secret].concat();
+    let (first, end) = ((alignment * 8).div_ceil(5), bytes.len() * 8 / 5);
+    base32(&bytes)[first..end].to_owned()
+}
+
 /// The forms in which the fixture's tool `leak` returns its secret. One list for two tests: that each form leaks
 /// without the scrubber, and that the scrubber removes each.
-pub const LEAKED_AS: [&str; 13] = [
+pub const LEAKED_AS: [&str; 26] = [
     "plain",
     "base64",
     "base64+1",
@@ -157,6 +251,19 @@ pub const LEAKED_AS: [&str; 13] = [
     "percent-all",
     "percent-lower",
     "json",
+    "base64-in-lines",
+    "base64-in-indented-lines",
+    "base32",
+    "base32+3",
+    "base32-in-lines",
+    "hex-in-lines",
+    "hex-with-spaces",
+    "hex-with-colons",
+    "hex-with-0x",
+    "HEX-with-colons",
+    "entities",
+    "hexadecimal-entities",
+    "utf-16",
 ];
 
 #[cfg(test)]
@@ -172,12 +279,36 @@ mod tests {
     }
 
     #[test]
+    fn base32_encodes_as_specified() {
+        for (text, encoded) in [
+            ("f", "MY======"),
+            ("fo", "MZXQ===="),
+            ("foo", "MZXW6==="),
+            ("foob", "MZXW6YQ="),
+            ("fooba", "MZXW6YTB"),
+        ] {
+            assert_eq!(base32(text.as_bytes()), encoded);
+        }
+    }
+
+    #[test]
     fn a_secret_is_found_at_every_alignment() {
         let secret = "s3cret-Value/with+signs";
         for prefix in ["", "a", "ab", "abc", "abcd"] {
             let text = format!("{prefix}{secret}zz");
             assert!(!found(base64(text.as_bytes()).as_bytes(), secret).is_empty(), "after {prefix:?}");
             assert!(!found(base64url(text.as_bytes()).as_bytes(), secret).is_empty(), "after {prefix:?}");
+            assert!(!found(base32(text.as_bytes()).as_bytes(), secret).is_empty(), "after {prefix:?}");
+            for ending in ["\n", "\r\n  ", "\\n", "\\r\\n    "] {
+                let lines = wrapped(&base64(text.as_bytes()), 7, ending);
+                assert!(!found(lines.as_bytes(), secret).is_empty(), "{lines:?}");
+            }
+        }
+        for spelled in [entities(secret), hexadecimal_entities(secret), hex_with(secret.as_bytes(), ", 0x")] {
+            assert!(!found(spelled.as_bytes(), secret).is_empty(), "{spelled}");
+        }
+        for spelled in [utf16(secret), json_spelled(&utf16(secret))] {
+            assert!(!found(spelled.as_bytes(), secret).is_empty(), "{spelled:?}");
         }
         assert!(!found(hex(secret.as_bytes()).to_uppercase().as_bytes(), secret).is_empty());
         assert!(!found(json_escaped(secret).as_bytes(), secret).is_empty());

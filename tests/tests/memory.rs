@@ -1,6 +1,7 @@
 //! The sidecar's memory has a ceiling for each sandbox and in total: what a sandbox makes the sidecar hold waits or is
 //! refused, and other sandboxes go on.
 
+use std::path::Path;
 use std::time::Duration;
 
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
@@ -8,7 +9,7 @@ use cofferdam_tests::own_socket::OwnSocket;
 use cofferdam_tests::process::peak_memory_kib;
 use cofferdam_tests::relay::{Next, RawRelay};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::world::World;
+use cofferdam_tests::world::{Builder, World};
 use relay_proto::delivery::Outbox;
 use relay_proto::frame::{Frame, MaybeRan};
 use serde_json::{Value, json};
@@ -71,29 +72,11 @@ fn requests_that_are_not_finished_use_no_more_than_the_ceiling_of_their_sandbox(
     const REQUEST: usize = 2000 * 1024;
     let mut world = world_with_ceiling(2, CEILING_FOR_2_MIB);
     let before = peak_memory_kib(world.sidecar().id());
-    let mut relays: Vec<RawRelay> = Vec::new();
-    let mut outboxes: Vec<Outbox> = Vec::new();
-    for _ in 0..LINKS {
-        let mut relay = RawRelay::connect(&world.layout().relay);
-        let welcome = relay.await_welcome("tools");
-        let mut outbox = Outbox::new(welcome.window);
-        outbox.push(&vec![b' '; REQUEST], MaybeRan::No);
-        relays.push(relay);
-        outboxes.push(outbox);
-    }
-    // Each link sends all but the last part of its message, as far as it gets credit.
-    let mut idle_rounds = 0;
-    while idle_rounds < 20 {
-        idle_rounds += 1;
-        for (relay, outbox) in relays.iter_mut().zip(&mut outboxes) {
-            if send_unless_last(relay, outbox) {
-                idle_rounds = 0;
-            }
-        }
-    }
+    let mut unfinished = UnfinishedRequests::default();
+    unfinished.send(&world.layout().relay, LINKS, REQUEST);
     assert_others_are_served(&world, REQUEST);
     assert_memory_is_limited(&mut world, before, CEILING_FOR_2_MIB, LINKS);
-    let finished = outboxes.iter().filter(|outbox| outbox.handed_out() + 1 >= outbox.last()).count();
+    let finished = unfinished.0.iter().filter(|(_, outbox)| outbox.handed_out() + 1 >= outbox.last()).count();
     assert!((1..LINKS).contains(&finished), "{finished} of {LINKS} links got credit for a whole message");
 }
 
@@ -130,8 +113,61 @@ fn sixty_four_links_with_large_results_at_once_stay_within_the_ceiling() {
     assert_memory_is_limited(&mut world, before, DEFAULT_CEILING, LINKS);
 }
 
+/// Each sandbox holds as much as it gets, and all together no more than the total.
+#[test]
+fn greedy_sandboxes_use_no_more_than_the_total_and_two_leave_room_for_a_third() {
+    const LINKS: usize = 24;
+    const REQUEST: usize = 2000 * 1024;
+    // As little as two ceilings allow.
+    const TOTAL: u64 = 2 * CEILING_FOR_2_MIB;
+    let mut world =
+        builder_with_ceiling(2, CEILING_FOR_2_MIB).limit(&format!("total-memory = \"{TOTAL}MiB\"")).start();
+    let before = peak_memory_kib(world.sidecar().id());
+    let mut unfinished = UnfinishedRequests::default();
+    for (number, name) in ["first", "second", "third", "fourth", "fifth"].into_iter().enumerate() {
+        if number == 2 {
+            assert_others_are_served(&world, REQUEST);
+        }
+        let greedy = OwnSocket::enrolled(&world, name);
+        unfinished.send(greedy.path(), LINKS, REQUEST);
+    }
+    let links = unfinished.0.len();
+    assert_memory_is_limited(&mut world, before, TOTAL, links);
+}
+
+/// Requests that are sent except for their last part, each on a link of its own.
+#[derive(Default)]
+struct UnfinishedRequests(Vec<(RawRelay, Outbox)>);
+
+impl UnfinishedRequests {
+    /// Opens links and sends on each as far as it gets credit.
+    fn send(&mut self, socket: &Path, links: usize, bytes: usize) {
+        let first = self.0.len();
+        for _ in 0..links {
+            let mut relay = RawRelay::connect(socket);
+            let welcome = relay.await_welcome("tools");
+            let mut outbox = Outbox::new(welcome.window);
+            outbox.push(&vec![b' '; bytes], MaybeRan::No);
+            self.0.push((relay, outbox));
+        }
+        let mut idle_rounds = 0;
+        while idle_rounds < 20 {
+            idle_rounds += 1;
+            for (relay, outbox) in &mut self.0[first..] {
+                if send_unless_last(relay, outbox) {
+                    idle_rounds = 0;
+                }
+            }
+        }
+    }
+}
+
 /// A world with messages up to `message_mib`, and as little memory as they need.
 fn world_with_ceiling(message_mib: u64, ceiling_mib: u64) -> World {
+    builder_with_ceiling(message_mib, ceiling_mib).start()
+}
+
+fn builder_with_ceiling(message_mib: u64, ceiling_mib: u64) -> Builder {
     World::new()
         .server("tools", Server::fixture())
         .limit(&format!("message-bytes = \"{message_mib}MiB\""))
@@ -140,7 +176,6 @@ fn world_with_ceiling(message_mib: u64, ceiling_mib: u64) -> World {
         .limit(&format!("link-memory = \"{ceiling_mib}MiB\""))
         .limit(&format!("enrolment-memory = \"{ceiling_mib}MiB\""))
         .limit("memory-wait = \"2s\"")
-        .start()
 }
 
 /// Sends what credit allows, but not the last part; returns whether something was sent.

@@ -270,6 +270,61 @@ fn a_pattern_that_could_match_nothing_is_refused() {
     assert!(printed.contains("`servers.tools.tools.deny`: `[` has no meaning in a pattern"), "{printed}");
 }
 
+/// Records of the harness's own requests need less than the budget, so that the server's requests used up the rest.
+#[test]
+fn requests_of_servers_to_the_harness_use_up_the_budget_of_their_sandbox() {
+    const BUDGET: usize = 64 * 1024;
+    let server = Server::fixture().line("methods-to-harness = { deny = [\"sampling/*\"] }");
+    let world = World::new()
+        .server("tools", server)
+        .limit("audit-session-bytes = \"64KiB\"\naudit-field-bytes = \"2KiB\"")
+        .start();
+    let mut shim = world.connected("tools");
+    let method = format!("sampling/{}", "x".repeat(1500));
+    let refused = (0..BUDGET).find_map(|_| {
+        let answer = shim.call("ask_client", json!({"method": method}));
+        answer.get("error").is_some().then_some(answer)
+    });
+    let refused = refused.expect("the harness's next call is refused");
+    assert!(refused.to_string().contains("`audit-session-bytes`"), "{refused}");
+    let bytes_of = |is_own: bool| -> usize {
+        let records = world.audit().into_iter().filter(|record| record["to_harness"].is_null() == is_own);
+        records.map(|record| record.to_string().len()).sum()
+    };
+    let (of_harness, of_server) = (bytes_of(true), bytes_of(false));
+    assert!(of_harness < BUDGET * 3 / 4, "{of_harness} bytes of the harness, {of_server} of its server");
+    assert!(of_server > BUDGET / 4, "{of_harness} bytes of the harness, {of_server} of its server");
+}
+
+/// What a harness declared is between it and the server; the sidecar decides by its rules alone.
+#[test]
+fn a_request_that_the_harness_did_not_declare_reaches_it_and_is_recorded() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.shim("tools");
+    let initialize = shim.request(
+        "initialize",
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bare", "version": "1"}}),
+    );
+    assert!(initialize.get("result").is_some(), "{initialize}");
+    shim.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let call = shim.send_call("ask_client", json!({"method": "roots/list"}));
+    let request = shim.message_with_method("roots/list");
+    let refusal = json!({"code": -32601, "message": "Method not found"});
+    shim.send(&json!({"jsonrpc": "2.0", "id": request["id"], "error": refusal}));
+    assert!(
+        shim.answer_to(&call).to_string().contains("Method not found"),
+        "the server gets the harness's answer"
+    );
+    let results = || -> Vec<Value> {
+        let records = world.audit().into_iter().filter(|record| record["to_harness"].is_u64());
+        records
+            .filter(|record| record["method"] == "roots/list")
+            .map(|record| record["result"].clone())
+            .collect()
+    };
+    world.wait_until("the outcome is recorded", || results() == [Value::Null, json!("error")]);
+}
+
 #[test]
 fn requests_of_servers_to_the_harness_are_decided_and_recorded() {
     let server = Server::fixture().line("methods-to-harness = { deny = [\"sampling/*\"] }");

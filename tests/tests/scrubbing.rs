@@ -138,7 +138,8 @@ fn a_secret_of_another_server_is_redacted_without_its_name() {
     let world = World::new()
         .secret_file("github", TOKEN)
         .secret_file("pin", "73519824")
-        .server("tools", fixture_with("{github.value} {pin.value}"))
+        .secret_file("codes", "46028135\n11827364\n90817263")
+        .server("tools", fixture_with("{github.value} {pin.value}").env("CODES", "{codes.value}"))
         .server("files", files)
         .capturing()
         .start();
@@ -146,15 +147,20 @@ fn a_secret_of_another_server_is_redacted_without_its_name() {
     let own = "the secret is <[redacted:github.value] [redacted:pin.value]>";
     assert_eq!(tools.call_text("leak", json!({})), own);
     let file = directory.path().join("notes.txt");
-    std::fs::write(&file, format!("token {TOKEN}, invoice 73519824")).unwrap();
+    std::fs::write(&file, format!("token {TOKEN}, invoices 73519824 and 11827364")).unwrap();
     let mut files = world.connected("files");
     let text = files.call_text("read_text_file", json!({"path": file}));
-    // The eight digits could be found by guessing, so only their own server's answers are searched for them.
-    assert_eq!(text, "token [redacted], invoice 73519824");
+    // Eight digits could be found by guessing, so only their own server's answers are searched for them.
+    assert_eq!(text, "token [redacted], invoices 73519824 and 11827364");
+    assert_eq!(tools.call_text("echo", json!({"text": "11827364"})), "[redacted:codes.value]");
     let log = world.log();
-    let is_warning = |line: &&str| line.contains("a secret value could be found by guessing");
-    let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
-    assert!(!warnings.is_empty() && warnings.iter().all(|line| line.contains("pin.value")), "{warnings:?}");
+    for (warning, secret) in [
+        ("a secret value could be found by guessing; it is", "pin.value"),
+        ("a line of a secret value could be found by guessing", "codes.value"),
+    ] {
+        let warnings: Vec<&str> = log.lines().filter(|line| line.contains(warning)).collect();
+        assert!(!warnings.is_empty() && warnings.iter().all(|line| line.contains(secret)), "{warnings:?}");
+    }
     world.assert_secret_not_leaked(TOKEN);
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cofferdam_tests::encodings::{base64, hex};
 use cofferdam_tests::harness::{Harness, text_of};
+use cofferdam_tests::own_socket::OwnSocket;
 use cofferdam_tests::process::{environment_variable, peak_memory_kib};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -47,26 +48,48 @@ fn a_value_that_is_not_utf8_is_redacted_in_the_forms_that_json_can_carry() {
     }
 }
 
-/// Each response takes long to scrub. The sessions that flood share the workers for large messages, so a neighbour's
-/// calls, small and large, do not wait until the flood is over.
+/// A server that runs as the sidecar's user can read these files.
 #[test]
-fn sessions_that_flood_with_layered_escapes_do_not_delay_their_neighbours() {
-    const PART: &str = r"%5Cu0025&#52;&#x31;%255Cu0034";
-    const BYTES: usize = 9_500_000;
+fn the_sidecars_own_keys_are_redacted() {
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut shim = world.connected("tools");
+    for file in ["key", "audit/key"] {
+        let key = std::fs::read(world.layout().state.join(file)).unwrap();
+        for text in [base64(&key), hex(&key)] {
+            let output = echoed(&mut shim, &text);
+            // White space at the ends of the key does not count.
+            assert!(output.contains("[redacted]") && output.len() < 20, "{file}: {output}");
+        }
+    }
+}
+
+/// Takes long to scrub: each escape needs bytes that are escaped in another way.
+const LAYERED_ESCAPES: &str = r"%5Cu0025&#52;&#x31;%255Cu0034";
+
+/// Nearly the largest message.
+const LARGE: usize = 9_500_000;
+
+/// Each response takes long to scrub. All links of the sandbox that floods have one turn at the workers for large
+/// messages, so a neighbour's calls, small and large, do not wait until the flood is over; and only one of these
+/// responses takes the memory that scrubbing needs.
+#[test]
+fn links_that_flood_with_layered_escapes_do_not_delay_another_sandbox() {
     const FLOODS: usize = 2;
     const RESPONSES: usize = 2;
-    /// Of what scrubbing takes, and the buffers of server and link.
-    const MEMORY_FACTOR: usize = 50;
+    /// Of the messages that the links hold, with what scrubbing one of them takes.
+    const MEMORY_FACTOR: usize = 13;
     let mut world = World::new()
         .secret_file("local", "value-of-the-server-11")
         .server("tools", Server::fixture().env("SECRET", "{local.value}").line("call-timeout = \"10m\""))
         .start();
-    let mut neighbour = world.connected("tools");
-    let memory_before = peak_memory_kib(world.sidecar().id());
+    let sidecar = world.sidecar().id();
+    let enrolled = OwnSocket::enrolled(&world, "neighbour");
+    let mut neighbour = enrolled.connected("tools");
+    let memory_before = peak_memory_kib(sidecar);
     let mut floods: Vec<(Harness, Vec<Value>)> = (0..FLOODS)
         .map(|_| {
             let mut harness = world.connected("tools");
-            let arguments = json!({"part": PART, "bytes": BYTES});
+            let arguments = json!({"part": LAYERED_ESCAPES, "bytes": LARGE});
             let ids = (0..RESPONSES).map(|_| harness.send_call("big", arguments.clone())).collect();
             (harness, ids)
         })
@@ -90,9 +113,46 @@ fn sessions_that_flood_with_layered_escapes_do_not_delay_their_neighbours() {
             assert!(!text_of(&answer).is_empty(), "{answer}");
         }
     }
-    let grown = peak_memory_kib(world.sidecar().id()) - memory_before;
-    let limit = (MEMORY_FACTOR * FLOODS * BYTES / 1024) as u64;
+    let grown = peak_memory_kib(sidecar) - memory_before;
+    let limit = (MEMORY_FACTOR * FLOODS * LARGE / 1024) as u64;
     assert!(grown < limit, "the sidecar's memory grew by {grown} KiB");
+}
+
+/// While a worker scrubs a response, its link answers what needs no server: a link that scrubbed it itself would answer
+/// nothing before the response.
+#[test]
+fn a_link_goes_on_while_a_large_response_is_scrubbed() {
+    /// One call may reach a link that scrubs by itself before it has read the whole response.
+    const CALLS: usize = 5;
+    let world = World::new()
+        .secret_file("local", "value-of-the-server-11")
+        .server(
+            "tools",
+            Server::fixture().env("SECRET", "{local.value}").line("tools = { deny = [\"echo\"] }"),
+        )
+        .start();
+    let mut shim = world.connected("tools");
+    assert_eq!(shim.call_text("big", json!({"bytes": 1})), "x");
+    let server = world.fixture_processes("tools")[0];
+    let written = bytes_written(server);
+    let large = shim.send_call("big", json!({"part": LAYERED_ESCAPES, "bytes": LARGE}));
+    // Then all of the response has been read but what a pipe holds.
+    world.wait_until("the server has written its response", || bytes_written(server) > written + LARGE);
+    let mut answered = 0;
+    while shim.answer_within(&large, Duration::ZERO).is_none() {
+        let refusal = shim.call("echo", json!({"text": "x"}));
+        assert!(refusal.get("error").is_some(), "the sidecar itself answers: {refusal}");
+        answered += 1;
+    }
+    assert!(answered > CALLS, "only {answered} calls were answered before the large response");
+}
+
+/// How many bytes a process has written so far.
+fn bytes_written(process: u32) -> usize {
+    let counts = std::fs::read_to_string(format!("/proc/{process}/io")).expect("the process is alive");
+    let written =
+        counts.lines().find_map(|line| line.strip_prefix("wchar: ")).expect("all kernels count them");
+    written.parse().expect("a number")
 }
 
 fn echoed(harness: &mut Harness, text: &str) -> String {

@@ -17,6 +17,7 @@ const HEADING: &str = "## Dependencies between crates and modules";
 
 /// Types over a limit, each with its reason: a crate, a type, the reason.
 const LARGE_TYPES: &[(&str, &str, &str)] = &[
+    ("cofferdam", "RawServer", "one field for each key of `[servers.NAME]`"),
     ("cofferdam", "Description", "one field for each key that `sessions --json` prints"),
     ("cofferdam-servers", "ServerSet", "the whole interface between a link and its servers"),
     ("cofferdam-audit", "Record", "one field for each key that a record of the audit may have"),

@@ -365,6 +365,11 @@ fn a_shim_without_a_sidecar_keeps_running_and_answers_after_its_timeout() {
     let answer =
         shim.answer_within(&id, Duration::from_secs(60)).expect("a handshake is answered after 20 s");
     assert_eq!(cofferdam_tests::harness::refusal_of(&answer), "relay_unavailable");
+    let sentence = answer["error"]["message"].as_str().expect("an error has a message");
+    for part in ["is `cofferdam serve` running on the host", "relay's directory mounted here?"] {
+        assert!(sentence.contains(part), "{part}: {sentence}");
+    }
+    assert!(!answer.to_string().to_lowercase().contains("enrol"), "{answer}");
     assert!(shim.is_running());
 }
 

@@ -12,7 +12,10 @@ use cofferdam_tests::deadline::{PATIENCE, wait_until};
 use cofferdam_tests::harness::{Harness, refusal_of};
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{Running, built, command, into_file, output_of, read};
+use cofferdam_tests::run_user::contents;
 use cofferdam_tests::sandbox_files::SandboxFiles;
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -197,4 +200,24 @@ fn copy(from: &Path, to: &Path) {
             private(&target, 0o600);
         }
     }
+}
+
+/// Also a downgrade, from the side of the older version.
+#[test]
+fn the_state_of_a_newer_version_is_refused_with_the_way_out_and_unchanged() {
+    let mut world = World::new().server("tools", Server::fixture()).start();
+    let format = world.layout().state.join("format");
+    assert!(read(&format).starts_with(b"1 "), "the state directory is not marked");
+    world.stop_sidecar();
+    std::fs::write(&format, "2 9.9.9\n").expect("the state directory is writable");
+    let before = contents(&world.layout().state);
+    let refused = world.cofferdam(&["serve"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(65), "{said}");
+    assert!(
+        said.contains("is of a newer version, 9.9.9: its format is 2, and this version knows 1"),
+        "{said}"
+    );
+    assert!(said.contains("start the version that wrote it, or restore the backup"), "{said}");
+    assert_eq!(contents(&world.layout().state), before, "the state was changed");
 }

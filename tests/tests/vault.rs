@@ -9,11 +9,12 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::send;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    CANARY, lease_id, leases, leave, login_token, minter, prepared, session_tokens, token_file_auth,
-    token_role, tokens, with_tools_server, world, world_with_tools_server, world_with_vault,
-    world_with_vault_at,
+    CANARY, app_role_with, lease_id, leases, leave, login_token, minter, prepared, session_tokens,
+    token_file_auth, token_role, tokens, with_tools_server, world, world_with_tools_server, world_with_vault,
+    world_with_vault_at, write_file,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
+use cofferdam_tests::vault_logins::{create_app_role, secret_id};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -140,6 +141,27 @@ fn tokens_and_leases_are_redacted_without_names_in_sessions_that_do_not_use_vaul
     leave(other);
     wait_until("the other session has ended", || leases(&bao) == 0);
     assert_eq!(echoed(&mut bare, &lease), "[redacted]", "a lease is forgotten too early");
+}
+
+/// The server may read the files that the sidecar reads to log in.
+#[test]
+fn the_credential_of_the_login_is_redacted_in_every_session() {
+    let Some(bao) = prepared(OpenBao::dev()) else { return };
+    let Some(files) = Server::filesystem(bao.directory.path()) else { return };
+    let role_id = create_app_role(&bao, &mut app_role_with(&["sidecar", "agent"], "10m"));
+    let value = secret_id(&bao);
+    let secret_id = write_file(&bao, "secret-id", &format!("{value}\n"));
+    let auth = format!(
+        "auth = {{ method = \"approle\", role-id-file = {role_id:?}, secret-id-file = {secret_id:?} }}"
+    );
+    let world = world_with_vault(&bao, &auth).server("files", files).capturing().start();
+    wait_until("the sidecar has logged in", || world.log().contains("logged in to Vault"));
+    let mut harness = world.connected("files");
+    for file in [&role_id, &secret_id] {
+        let read = harness.call_text("read_text_file", json!({"path": file}));
+        assert_eq!(read.trim(), "[redacted]");
+    }
+    world.assert_secret_not_leaked(&value);
 }
 
 #[test]

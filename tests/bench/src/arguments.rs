@@ -59,6 +59,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
         }
         _ => {}
     }
+    let mut runs = None;
     let mut plan =
         Plan { limits: RoundLimits::FULL, runs: 1, counting: Counting::On, only: Vec::new(), out: None };
     let mut rest = arguments.into_iter();
@@ -68,22 +69,30 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
             "--only" => plan.only.push(rest.next().ok_or(USAGE)?.into()),
             "--out" => plan.out = Some(rest.next().ok_or(USAGE)?.into()),
             "--runs" => {
-                let runs = rest.next().and_then(|runs| runs.parse().ok()).filter(|runs| *runs > 0);
-                plan.runs = runs.ok_or(USAGE)?;
+                runs = rest.next().and_then(|runs| runs.parse().ok()).filter(|runs| *runs > 0);
+                runs.ok_or(USAGE)?;
             }
             "--quick" => plan.limits = RoundLimits::QUICK,
             _ => return Err(USAGE.into()),
         }
     }
+    if let Some(runs) = runs {
+        plan.runs = runs;
+    } else if plan.out.is_some() {
+        plan.runs = PUBLISHED_RUNS;
+    }
     Ok(Mode::Run(plan))
 }
+
+/// A published ratio is the median of this many runs: a single one depends on the cores on which the processes land.
+const PUBLISHED_RUNS: usize = 5;
 
 const USAGE: &str = "\
 usage: bench [--out DIR] [--quick] [--runs COUNT] [--no-counts] [--only NAME]…
 
 Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
 --quick          short rounds, to check that everything works
---runs COUNT     start and measure the contenders this often, and show the medians of the runs
+--runs COUNT     start and measure the contenders this often, and show the medians of the runs. Default: 1, with --out 5
 --no-counts      do not count instructions
 --only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms`, `attachments` or
                  `scrubbing`; may be repeated
@@ -113,5 +122,15 @@ mod tests {
         let Ok(Mode::Run(plan)) = mode("--only direct --quick") else { panic!("not a plan") };
         assert!(plan.includes("direct") && !plan.includes("cofferdam"));
         assert_eq!(plan.runs, 1);
+    }
+
+    #[test]
+    fn a_report_for_publication_is_of_five_runs_unless_told_otherwise() {
+        for (line, runs) in
+            [("--out /tmp", 5), ("--out /tmp --runs 2", 2), ("--runs 3 --out /tmp", 3), ("", 1)]
+        {
+            let Ok(Mode::Run(plan)) = mode(line) else { panic!("not a plan: {line}") };
+            assert_eq!(plan.runs, runs, "{line}");
+        }
     }
 }

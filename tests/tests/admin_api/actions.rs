@@ -153,7 +153,11 @@ fn without_the_audit_rights_are_ended_but_not_given() {
     assert_eq!(refusal_of(&shim.call("add", json!({}))), "session_ended");
     admin.delete(&format!("/v1/tokens/{}", id_of(token.trim()))).ok();
     assert_eq!(admin.with_token(&token).get("/v1/sessions").refusal(), (401, "unauthorized"));
-    assert!(world.log().contains("the result of an action was not recorded"), "{}", world.log());
+    world.wait_until("the log names the action whose result is not recorded", || {
+        let log = world.log();
+        log.lines()
+            .any(|line| line.contains("the result of an action was not recorded") && line.contains("kill"))
+    });
 
     std::fs::remove_dir(&next).unwrap();
     enrol(&admin, "dev", "box4");

@@ -55,6 +55,24 @@ fn two_grants_with(admin: &str) -> Builder {
         .admin("[grants.other]\nservers = [\"tools\"]\nttl = \"1h\"")
 }
 
+/// The server of a session may be able to read the file.
+#[test]
+fn no_session_is_shown_the_key_of_the_port() {
+    let remote = Remote::start();
+    let mut shim = remote.world.connected("tools");
+    let mut keys = vec![std::fs::read_to_string(remote.files.path().join("server.key")).unwrap()];
+    let (_, key) =
+        remote.authority.server(&remote.address.ip().to_string()).write(remote.files.path(), "server");
+    remote.world.cofferdam_text(&["reload"]);
+    keys.push(std::fs::read_to_string(key).unwrap());
+    for key in keys {
+        let shown = shim.call_text("echo", json!({"text": key}));
+        let mut lines = key.lines().filter(|line| !line.starts_with("-----"));
+        assert!(lines.all(|line| line.len() < 8 || !shown.contains(line)), "{shown}");
+        assert!(shown.contains("[redacted]"), "{shown}");
+    }
+}
+
 #[test]
 fn a_client_needs_a_token_or_a_certificate_of_the_authority() {
     let remote = Remote::start();

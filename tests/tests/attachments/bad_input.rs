@@ -52,7 +52,7 @@ impl<S: DoubleSetup> BadInput<S> {
         wait_until(&format!("{case}: the hub has ended"), || !setup.has_hub());
         // No part of an upload, no file beside a harness's settings, no enrolment string.
         wait_until(&format!("{case}: no temporary file is left"), || setup.files_left().is_empty());
-        let world = setup.world();
+        let world = setup.world_mut();
         for list in [&["attach", "list", "--json"][..], &["enrolments", "--json"]] {
             wait_until(&format!("{case}: {list:?} is empty"), || world.cofferdam_text(list).trim() == "[]");
         }

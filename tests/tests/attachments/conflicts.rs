@@ -2,7 +2,6 @@
 //! on both platforms; those on E2B are in `anywhere`.
 
 use super::on_daytona::DaytonaSetup;
-use super::platform_setup::PlatformSetup;
 use super::*;
 
 /// Asserts that one of two commands, which give their attachments the names `box1` and `box2`, attaches the sandbox, and that
@@ -21,12 +20,8 @@ pub(super) fn assert_one_is_attached(mut both: [Attach; 2]) -> Attach {
 /// Two commands of one sidecar request the sandbox at the same time.
 #[track_caller]
 pub(super) fn assert_one_of_two_commands_attaches<S: PlatformSetup>() {
-    let Some(mut setup) = S::with_own_key() else { return };
-    let arguments = setup.arguments(None);
-    let both = ["box1", "box2"].map(|name| {
-        let named = [&arguments[..], &["--name".to_owned(), name.to_owned()]].concat();
-        Attach::start(setup.world(), &named)
-    });
+    let Some(setup) = S::with_own_key() else { return };
+    let both = ["box1", "box2"].map(|name| setup.start_attach(&["--name", name]));
     let attached = assert_one_is_attached(both);
     setup.assert_echoes("once");
     attached.stop();
@@ -37,11 +32,10 @@ pub(super) fn assert_one_of_two_commands_attaches<S: PlatformSetup>() {
 /// On Daytona the second sidecar retries for half a minute, because a hub that is just ending looks the same.
 #[track_caller]
 pub(super) fn assert_another_sidecar_does_not_take_over<S: PlatformSetup>() {
-    let Some(mut setup) = S::with_own_key() else { return };
+    let Some(setup) = S::with_own_key() else { return };
     let other = setup.builder_of_another_sidecar().start();
     let arguments = setup.arguments(None);
-    let first = Attach::start(setup.world(), &arguments);
-    first.wait_until_attached(1);
+    let first = setup.attach(&[]);
     let mut second = Attach::start(&other, &arguments);
     assert_eq!(second.wait().code(), Some(69), "{}", second.printed());
     assert!(second.printed().contains("another hub"), "{}", second.printed());

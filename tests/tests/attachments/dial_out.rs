@@ -160,8 +160,10 @@ fn a_sandbox_whose_command_died_while_the_sidecar_was_down_loses_its_key_after_t
     attach.kill9();
     setup.world.start_sidecar();
     setup.assert_nothing_left();
-    let refused = shim.call("echo", json!({"text": "too late"}));
-    assert!(refused.to_string().contains("session_ended"), "{refused}");
+    // The links of an enrolment end shortly after it.
+    wait_until("the session has ended", || {
+        shim.call("echo", json!({"text": "too late"})).to_string().contains("session_ended")
+    });
     let stored = setup.world.layout().state.join("attachments");
     wait_until("the file of the attachment is removed", || std::fs::read_dir(&stored).unwrap().count() == 0);
 }

@@ -27,6 +27,7 @@ use cofferdam_tests::process::is_alive;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use interrupts::temporary_files;
+use platform_setup::PlatformSetup;
 use serde_json::Value;
 
 /// A platform with one sandbox, and a sidecar that knows the platform.
@@ -74,21 +75,6 @@ impl E2bSetup {
         Self { world, platform, sandbox, user }
     }
 
-    /// Starts `attach e2b` for the sandbox with these further arguments.
-    #[track_caller]
-    fn start_attach(&self, arguments: &[&str]) -> Attach {
-        let words = ["e2b", &self.sandbox, "--grant", "dev"];
-        Attach::start(&self.world, &[&words, arguments].concat())
-    }
-
-    /// Like [`Self::start_attach`], but waits until the sandbox is attached.
-    #[track_caller]
-    fn attach(&self, arguments: &[&str]) -> Attach {
-        let attach = self.start_attach(arguments);
-        attach.wait_until_attached(1);
-        attach
-    }
-
     /// The path on this machine of the hub's socket in the sandbox.
     fn socket(&self) -> PathBuf {
         let inside = match self.user {
@@ -103,12 +89,6 @@ impl E2bSetup {
     fn shim(&self) -> Harness {
         wait_until("the hub's socket is there", || self.socket().exists());
         connected(&format!("unix:{}", self.socket().display()), "tools")
-    }
-
-    #[track_caller]
-    fn list(&self) -> Vec<Value> {
-        let text = self.world.cofferdam_text(&["attach", "list", "--json"]);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not a list: {error} in {text}"))
     }
 
     /// The state of the only attachment; empty if there is none.

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cofferdam_tests::attach::{Attach, connected, shim_binary};
+use cofferdam_tests::attach::{connected, shim_binary};
 use cofferdam_tests::daytona_double::{API_KEY, DaytonaDouble, Fault, ServiceName, Speed};
 use cofferdam_tests::deadline::{
     BACK_AFTER_START, Deadline, GONE_WITHIN, assert_within, holds_before, wait_until,
@@ -13,11 +13,12 @@ use cofferdam_tests::process::is_alive;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::attach_line;
 use super::calls::calls_through_interruptions;
 use super::interrupts::{temporary_files, wait_until_step};
+use super::platform_setup::PlatformSetup as _;
 
 /// The header of a request that does not count as use of the sandbox.
 const SKIP_ACTIVITY: &str = "x-daytona-skip-last-activity-update";
@@ -54,38 +55,12 @@ impl DaytonaSetup {
         Some(Self { world, platform })
     }
 
-    #[track_caller]
-    pub(super) fn start_attach(&self, arguments: &[&str]) -> Attach {
-        let words = ["daytona", self.platform.sandbox_id(), "--grant", "dev"];
-        Attach::start(&self.world, &[&words, arguments].concat())
-    }
-
-    #[track_caller]
-    fn attach(&self, arguments: &[&str]) -> Attach {
-        let attach = self.start_attach(arguments);
-        attach.wait_until_attached(1);
-        attach
-    }
-
-    /// Runs `attach` with these arguments to its end: the exit code, and what was printed.
-    #[track_caller]
-    fn refused(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        let mut attach = Attach::start(&self.world, arguments);
-        (attach.wait().code(), attach.printed())
-    }
-
     /// A harness in the sandbox.
     #[track_caller]
     pub(super) fn shim(&self) -> Harness {
         let socket = self.platform.root().join("run/cofferdam/relay/relay.sock");
         wait_until("the hub's socket is there", || socket.exists());
         connected(&format!("unix:{}", socket.display()), "tools")
-    }
-
-    #[track_caller]
-    fn list(&self) -> Vec<Value> {
-        let text = self.world.cofferdam_text(&["attach", "list", "--json"]);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not a list: {error} in {text}"))
     }
 
     #[track_caller]
@@ -301,19 +276,19 @@ fn refusals_of_daytona_have_their_exit_codes_and_leave_nothing_behind() {
         (&["e2b", &id, "--grant", "dev"], 78, "add a table `[platforms.e2b]`"),
     ] {
         let (code, printed) = setup.refused(arguments);
-        assert_eq!(code, Some(expected), "{arguments:?}: {printed}");
+        assert_eq!(code, expected, "{arguments:?}: {printed}");
         assert!(printed.contains(said), "{arguments:?}: {printed}");
     }
     assert_eq!(setup.shim().call_text("echo", json!({"text": "still"})), "still");
     first.stop();
     let (code, printed) = setup.refused(&["daytona", &id, "--grant", "prod"]);
-    assert_eq!(code, Some(78), "{printed}");
+    assert_eq!(code, 78, "{printed}");
     let (code, printed) = setup.refused(&["daytona", &id, "--grant", "dev", "--shim", "/usr/bin/env"]);
-    assert_eq!(code, Some(69), "{printed}");
+    assert_eq!(code, 69, "{printed}");
     setup.platform.stop();
     setup.platform.fail_next("/start", Fault::Status(403, None));
     let (code, printed) = setup.refused(&["daytona", &id, "--grant", "dev", "--resume"]);
-    assert_eq!(code, Some(69), "{printed}");
+    assert_eq!(code, 69, "{printed}");
     assert!(printed.contains("limit"), "{printed}");
     setup.assert_gone();
 }

@@ -10,7 +10,9 @@ pub(super) trait PlatformSetup: Sized {
     /// A sidecar with the key of the account that owns the sandbox. `None` if a tool is missing, which is reported.
     fn with_own_key() -> Option<Self>;
 
-    fn world(&mut self) -> &mut World;
+    fn world(&self) -> &World;
+
+    fn world_mut(&mut self) -> &mut World;
 
     /// The configuration of another sidecar that knows the platform.
     fn builder_of_another_sidecar(&self) -> Builder;
@@ -23,6 +25,37 @@ pub(super) trait PlatformSetup: Sized {
 
     /// Asserts that nothing of an attachment is left in the sidecar and the sandbox.
     fn assert_nothing_left(&self);
+
+    /// Starts `attach` for the sandbox with these further arguments.
+    #[track_caller]
+    fn start_attach(&self, further: &[&str]) -> Attach {
+        let arguments = self.arguments(None);
+        let arguments = arguments.iter().map(String::as_str).chain(further.iter().copied());
+        Attach::start(self.world(), &arguments.collect::<Vec<_>>())
+    }
+
+    /// Like [`Self::start_attach`], but waits until the sandbox is attached.
+    #[track_caller]
+    fn attach(&self, further: &[&str]) -> Attach {
+        let attach = self.start_attach(further);
+        attach.wait_until_attached(1);
+        attach
+    }
+
+    /// Runs `attach` with these arguments to its end: the exit code, and what was printed.
+    #[track_caller]
+    fn refused(&self, arguments: &[&str]) -> (i32, String) {
+        let mut attach = Attach::start(self.world(), arguments);
+        let code = attach.wait().code().expect("the command was killed");
+        (code, attach.printed())
+    }
+
+    /// The attachments of the sidecar.
+    #[track_caller]
+    fn list(&self) -> Vec<Value> {
+        let text = self.world().cofferdam_text(&["attach", "list", "--json"]);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not a list: {error} in {text}"))
+    }
 }
 
 /// A set-up whose platform is a double.
@@ -42,7 +75,11 @@ impl PlatformSetup for E2bSetup {
         Self::new()
     }
 
-    fn world(&mut self) -> &mut World {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn world_mut(&mut self) -> &mut World {
         &mut self.world
     }
 
@@ -86,7 +123,11 @@ impl PlatformSetup for DaytonaSetup {
         Self::new()
     }
 
-    fn world(&mut self) -> &mut World {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn world_mut(&mut self) -> &mut World {
         &mut self.world
     }
 

@@ -3,13 +3,15 @@
 //!
 //! | module | documents |
 //! |---|---|
+//! | [`comparison`] | packaging/COMPARISON.md |
 //! | [`configuration`] | packaging/guide/configuration.md, which is generated from the schema |
 //! | [`guide`] | packaging/guide and packaging/examples |
 //! | [`paths`] | the files that ARCHITECTURE.md and CONTRIBUTING.md name |
-//! | [`promises`] | packaging/SPECIFICATION.md and packaging/THREAT-MODEL.md |
+//! | [`promises`] | packaging/SPECIFICATION.md and packaging/THREAT-MODEL.md, and the tests that COMPARISON.md names |
 //! | [`protocol`] | relay-proto/PROTOCOL.md |
 //! | [`readme`], [`readme_mounts`] | README.md |
 
+mod comparison;
 mod configuration;
 mod guide;
 mod paths;
@@ -26,10 +28,12 @@ use cofferdam_tests::process::{built, command, output_of};
 const ARCHITECTURE: &str = include_str!("../../../ARCHITECTURE.md");
 const BENCHMARKS: &str = include_str!("../../../packaging/BENCHMARKS.md");
 const CI: &str = include_str!("../../../.ci/run");
+const COMPARISON: &str = include_str!("../../../packaging/COMPARISON.md");
 const CONTRIBUTING: &str = include_str!("../../../CONTRIBUTING.md");
 const JUSTFILE: &str = include_str!("../../../Justfile");
 const OPERATIONS: &str = include_str!("../../../packaging/guide/operations.md");
 const PROTOCOL: &str = include_str!("../../../relay-proto/PROTOCOL.md");
+const QUICK_STARTS: &str = include_str!("../../../packaging/guide/quick-starts.md");
 const README: &str = include_str!("../../../README.md");
 const SANDBOXES: &str = include_str!("../../../packaging/guide/sandboxes.md");
 const SPECIFICATION: &str = include_str!("../../../packaging/SPECIFICATION.md");
@@ -39,13 +43,14 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "relay-proto",
     "relay-proto/carriage",
     "shim",
     "sidecar",
     "sidecar/audit",
     "sidecar/base",
+    "sidecar/import",
     "sidecar/net",
     "sidecar/platforms",
     "sidecar/policy",

@@ -1,4 +1,5 @@
-//! SPECIFICATION.md and THREAT-MODEL.md: every test that they name exists, every promise names its proof.
+//! SPECIFICATION.md, THREAT-MODEL.md and COMPARISON.md: every test that they name exists; every promise of the first
+//! names its proof.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,12 +7,16 @@ use std::path::PathBuf;
 use cofferdam_tests::markdown::{quantity, rows, spans};
 use relay_proto::limits;
 
-use super::{BENCHMARKS, CRATES, README, SPECIFICATION, THREAT_MODEL, root};
+use super::{BENCHMARKS, COMPARISON, CRATES, README, SPECIFICATION, THREAT_MODEL, root};
 
 #[test]
 fn every_test_that_the_documents_name_exists() {
     let sources = sources();
-    for (document, text) in [("SPECIFICATION.md", SPECIFICATION), ("THREAT-MODEL.md", THREAT_MODEL)] {
+    for (document, text) in [
+        ("SPECIFICATION.md", SPECIFICATION),
+        ("THREAT-MODEL.md", THREAT_MODEL),
+        ("COMPARISON.md", COMPARISON),
+    ] {
         let named: Vec<String> = spans(text).filter(|span| is_test_name(span)).collect();
         assert!(named.len() > 30, "{document} names {} tests", named.len());
         for name in named {
@@ -51,7 +56,7 @@ fn limits_in_the_specification_match_the_constants() {
 }
 
 /// `folder::file::name`, with the folder of a crate.
-fn is_test_name(span: &str) -> bool {
+pub(super) fn is_test_name(span: &str) -> bool {
     let parts: Vec<&str> = span.split("::").collect();
     parts.len() == 3 && CRATES.contains(&parts[0])
 }

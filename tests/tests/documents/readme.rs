@@ -12,7 +12,7 @@ use cofferdam_tests::world::World;
 use serde_json::{Value, json};
 
 use super::promises::{exists, sources};
-use super::{CI, JUSTFILE, README, SANDBOXES, SUITE, TOOLS, check, root, run_shim};
+use super::{CI, JUSTFILE, QUICK_STARTS, README, SANDBOXES, SUITE, TOOLS, check, root, run_shim};
 
 #[test]
 fn the_readme_is_short() {
@@ -117,8 +117,6 @@ struct SandboxRow {
     words: &'static str,
     text: &'static str,
 }
-
-const QUICK_STARTS: &str = include_str!("../../../packaging/guide/quick-starts.md");
 
 const SANDBOX_ROWS: [SandboxRow; 7] = [
     SandboxRow {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use cofferdam_tests::fuse_directory::{enter_private_mounts, mount_with_owner};
+use cofferdam_tests::tools::cannot_run;
 
 use super::*;
 
@@ -21,11 +22,12 @@ const USER: u32 = 1000;
 const OTHER_USER: u32 = 1001;
 
 impl Guest {
-    /// `None` where the test cannot be another user.
+    /// `None` where the test cannot be another user and may be skipped.
+    #[track_caller]
     fn new() -> Option<Self> {
         let bubblewrap = Tool::Bubblewrap.path()?;
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("not run: only root can start processes of other users");
+            cannot_run("only root can start processes of other users");
             return None;
         }
         let root = tempfile::tempdir().expect("a temporary directory can be made");

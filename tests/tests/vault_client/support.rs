@@ -57,7 +57,8 @@ pub(crate) fn value(token: &Token) -> String {
 
 pub(crate) fn log_in(vault: Vault, method: Method) -> TestLogin {
     let stop = CancellationToken::new();
-    let login = Login::start(vault, method, LoginRecords::default(), &TaskTracker::new(), &stop);
+    let login =
+        Login::start(vault, method, LoginRecords::default(), Arc::default(), &TaskTracker::new(), &stop);
     TestLogin { login, _stop: stop.drop_guard() }
 }
 

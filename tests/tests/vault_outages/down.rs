@@ -1,10 +1,13 @@
 //! Vault is sealed, is down, or does not respond.
 
 use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::harness::refusal_of;
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
-    app_role_with, leases, leave, list, prepared, session_tokens, token_file_auth, world_with_vault_at,
-    write_file,
+    app_role_with, leases, leave, list, prepared, session_tokens, token_file_auth, world,
+    world_with_vault_at, write_file,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
 use cofferdam_tests::vault_logins::{create_app_role, secret_id};
@@ -56,6 +59,46 @@ fn a_network_that_drops_everything() {
         &["auth/token/create", "did not answer"],
         |_, proxy| proxy.clear_rules(),
     );
+}
+
+/// While a secret cannot be read, each request is refused at once, so that a harness can cause thousands of refusals.
+#[test]
+fn a_flood_of_refused_requests_is_counted_and_not_logged() {
+    const REQUESTS: usize = 2000;
+    let Some(mut bao) = prepared(OpenBao::dev()) else { return };
+    let web = HttpFixture::start(Behaviour::Json).url();
+    let world = world(&bao)
+        .secret("github", "kv = \"secret/github\"")
+        .server("tools", Server::fixture().env("SECRET", "{github.token}"))
+        .server("web", Server::http(&web).header("authorization", "Bearer {github.token}"))
+        .start();
+    bao.kill9();
+    for (requests, server) in [(REQUESTS, "tools"), (2 * REQUESTS, "web")] {
+        let mut harness = world.shim(server);
+        for _ in 0..REQUESTS {
+            let answer = harness.request("ping", json!({}));
+            assert_eq!(refusal_of(&answer), "credential_unavailable", "{answer}");
+        }
+        // The flood has stopped: no further line tells how many were left out of it.
+        wait_until("every refusal is in a line or in a count", || {
+            let (lines, left_out) = lines_and_left_out(&world.log(), "the server did not start");
+            lines + left_out == requests
+        });
+    }
+    let (lines, _) = lines_and_left_out(&world.log(), "the server did not start");
+    // 30 a minute for each link: a machine so slow that this takes eight minutes would still pass.
+    assert!((2..=REQUESTS / 4).contains(&lines), "{lines} lines");
+}
+
+/// How many lines of this kind the log has, and how many it says were left out.
+fn lines_and_left_out(log: &str, line: &str) -> (usize, usize) {
+    let counts = log.lines().filter(|logged| logged.contains(line)).map(|logged| {
+        let count = logged.split_once(" left_out=").expect("each line tells how many were left out").1;
+        let count = count.split(' ').next().and_then(|count| count.parse::<usize>().ok());
+        let is_line = !logged.contains("more lines like this were left out");
+        (usize::from(is_line), count.expect("a number"))
+    });
+    counts.fold((0, 0), |(lines, left_out), (line, count)| (lines + line, left_out + count))
 }
 
 #[test]

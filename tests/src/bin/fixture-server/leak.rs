@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use cofferdam_tests::encodings::{base64, base64url, hex, json_escaped, percent_all, percent_needed};
+use cofferdam_tests::encodings::{
+    base32, base64, base64url, entities, hex, hex_with, hexadecimal_entities, json_escaped, percent_all,
+    percent_needed, utf16, wrapped,
+};
 use serde_json::json;
 
 use super::message::{answer, refuse};
@@ -85,6 +88,19 @@ fn encoded(secret: &str, encoding: &str) -> String {
         "percent" => percent_needed(bytes),
         "percent-all" => percent_all(bytes),
         "percent-lower" => percent_all(bytes).to_lowercase(),
+        "base64-in-lines" => wrapped(&base64(&[b"x", bytes].concat()), 20, "\n"),
+        "base64-in-indented-lines" => wrapped(&base64(bytes), 10, "\r\n    "),
+        "base32" => base32(bytes),
+        "base32+3" => base32(&[b"xyz", bytes].concat()).to_lowercase(),
+        "base32-in-lines" => wrapped(&base32(bytes), 16, "\n"),
+        "hex-in-lines" => wrapped(&hex(bytes), 32, "\n  "),
+        "hex-with-spaces" => hex_with(bytes, " "),
+        "hex-with-colons" => hex_with(bytes, ":"),
+        "HEX-with-colons" => hex_with(bytes, ":").to_uppercase(),
+        "hex-with-0x" => format!("0x{}", hex_with(bytes, ", 0x")),
+        "entities" => entities(secret),
+        "hexadecimal-entities" => hexadecimal_entities(secret),
+        "utf-16" => utf16(secret),
         "lines" => secret.lines().collect::<Vec<_>>().join(" / "),
         _ => secret.to_owned(),
     }

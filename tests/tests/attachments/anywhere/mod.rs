@@ -8,7 +8,6 @@ mod refusals;
 use cofferdam_tests::e2b_platform::E2bPlatform;
 use cofferdam_tests::process::is_alive;
 
-use super::platform_setup::PlatformSetup;
 use super::*;
 
 /// A platform with one sandbox, and a sidecar that knows the platform.
@@ -44,26 +43,6 @@ impl Anywhere {
         let sandbox = platform.create();
         let world = change(builder_on(&platform), &sandbox).start();
         Self { world, platform, sandbox }
-    }
-
-    /// Starts `attach e2b` for the sandbox with these further arguments.
-    #[track_caller]
-    fn start_attach(&self, arguments: &[&str]) -> Attach {
-        let words = ["e2b", &self.sandbox, "--grant", "dev"];
-        Attach::start(&self.world, &[&words, arguments].concat())
-    }
-
-    #[track_caller]
-    fn attach(&self, arguments: &[&str]) -> Attach {
-        let attach = self.start_attach(arguments);
-        attach.wait_until_attached(1);
-        attach
-    }
-
-    #[track_caller]
-    fn list(&self) -> Vec<Value> {
-        let text = self.world.cofferdam_text(&["attach", "list", "--json"]);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("not a list: {error} in {text}"))
     }
 
     /// Calls a tool with the shim in the sandbox; returns the text of the result.
@@ -117,7 +96,11 @@ impl PlatformSetup for Anywhere {
         Self::new()
     }
 
-    fn world(&mut self) -> &mut World {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn world_mut(&mut self) -> &mut World {
         &mut self.world
     }
 

@@ -6,16 +6,6 @@ use super::super::conflicts::{
 };
 use super::*;
 
-impl Anywhere {
-    /// Runs `attach` with these arguments to its end: the exit code, and what was printed.
-    #[track_caller]
-    fn refused(&self, arguments: &[&str]) -> (i32, String) {
-        let mut attach = Attach::start(&self.world, arguments);
-        let code = attach.wait().code().expect("the command was killed");
-        (code, attach.printed())
-    }
-}
-
 #[test]
 fn a_wrong_key_is_no_permission() {
     let Some(setup) = Anywhere::with(|builder, _| builder.secret_file("e2b-key", "e2b_of_another_account"))

@@ -4,22 +4,25 @@
 //! What must stay true: every call of our client is in [`compared`] or in [`NOT_IN_VAULTRS`]; an intended difference
 //! is a [`Deviation`] with its reason, and a deviation that no longer exists fails the test.
 
+mod logins;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use cofferdam_tests::certificates::Authority;
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::http::{Reply, Request, listen};
-use cofferdam_vault::login::{Login, LoginRecords, Method, SecretId};
+use cofferdam_vault::login::{Login, LoginRecords, Method};
 use cofferdam_vault::{Accessor, ChildToken, ClientSettings, KvVersion, Mint, Renewable, Token, Vault};
+use logins::logins;
 use rustify::endpoint::Endpoint;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use vaultrs::api::auth::{approle, cert, kubernetes, oidc, userpass};
+use vaultrs::api::auth::approle;
 use vaultrs::api::{database, kv1, kv2, pki, ssh, sys, token};
 
 /// Calls of ours without a counterpart: the endpoint, and what vaultrs has instead.
@@ -217,6 +220,7 @@ async fn secrets(ours: &RecordedClient) -> Vec<Pair> {
     let second = KvVersion::V2 { mount: "team/kv/".into() };
     let certificate = object(json!({"common_name": "agent.internal", "ttl": "5m"}));
     let key = object(json!({"public_key": "ssh-ed25519 AAAA", "valid_principals": "agent"}));
+    let fields = BTreeMap::from([("token".to_owned(), "value".to_owned().into())]);
     vec![
         pair(
             "kv_read_as of the first version",
@@ -231,6 +235,27 @@ async fn secrets(ours: &RecordedClient) -> Vec<Pair> {
                 mount: "team/kv".into(),
                 path: "deep/app".into(),
                 version: None,
+            },
+            &[],
+        ),
+        pair(
+            "kv_create in the first version",
+            ours.sent(vault.kv_create(token, "plain/deep/app", &KvVersion::V1, &fields)).await,
+            &kv1::requests::SetSecretRequest {
+                mount: "plain".into(),
+                path: "deep/app".into(),
+                data: serde_json::to_vec(&json!({"token": "value"})).expect("a map is JSON"),
+            },
+            &[],
+        ),
+        pair(
+            "kv_create in the second version",
+            ours.sent(vault.kv_create(token, "team/kv/deep/app", &second, &fields)).await,
+            &kv2::requests::SetSecretRequest {
+                mount: "team/kv".into(),
+                path: "deep/app".into(),
+                data: json!({"token": "value"}),
+                options: Some(kv2::requests::SetSecretRequestOptions { cas: 0 }),
             },
             &[],
         ),
@@ -299,83 +324,6 @@ async fn system(ours: &RecordedClient) -> Vec<Pair> {
     ]
 }
 
-/// The login methods, each at a mount with another name than the default.
-async fn logins(ours: &RecordedClient) -> Vec<Pair> {
-    let mount = || "here".to_owned();
-    let (certificate_file, key_file) = Authority::new().client("agent").write(ours.directory.path(), "login");
-    let app_role = Method::AppRole {
-        mount: mount(),
-        role_id_file: ours.write_file("role-id", "role-1"),
-        secret_id: SecretId::Plain { file: ours.write_file("secret-id", "secret-1") },
-    };
-    let by_certificate = |role| Method::Cert {
-        mount: mount(),
-        certificate_file: certificate_file.clone(),
-        key_file: key_file.clone(),
-        role,
-    };
-    let jwt_file = ours.write_file("jwt", "e30.e30.e30");
-    let jwt = Method::Jwt { mount: mount(), role: "agent".into(), jwt_file: jwt_file.clone() };
-    let service_account = Method::Kubernetes { mount: mount(), role: "agent".into(), jwt_file };
-    let password_file = ours.write_file("password", "correct horse");
-    let password = Method::Userpass { mount: mount(), username: "agent".into(), password_file };
-    let token_file = Method::TokenFile { path: ours.write_file("token", TOKEN) };
-    vec![
-        pair(
-            "login by AppRole",
-            RecordedClient::login_request(app_role).await,
-            &approle::requests::LoginWithApproleRequest {
-                mount: mount(),
-                role_id: "role-1".into(),
-                secret_id: "secret-1".into(),
-            },
-            &[],
-        ),
-        pair(
-            "login by certificate",
-            RecordedClient::login_request(by_certificate(Some("agent".into()))).await,
-            &cert::requests::LoginRequest { mount: mount(), cert_name: "agent".into() },
-            &[Deviation::CertName],
-        ),
-        pair(
-            "login by JWT",
-            RecordedClient::login_request(jwt).await,
-            &oidc::requests::JWTLoginRequest {
-                mount: mount(),
-                jwt: "e30.e30.e30".into(),
-                role: Some("agent".into()),
-            },
-            &[],
-        ),
-        pair(
-            "login by service account",
-            RecordedClient::login_request(service_account).await,
-            &kubernetes::requests::LoginWithKubernetesRequest {
-                mount: mount(),
-                role: "agent".into(),
-                jwt: "e30.e30.e30".into(),
-            },
-            &[],
-        ),
-        pair(
-            "login by token file",
-            RecordedClient::login_request(token_file).await,
-            &token::requests::LookupTokenSelfRequest {},
-            &[],
-        ),
-        pair(
-            "login by password",
-            RecordedClient::login_request(password).await,
-            &userpass::requests::LoginRequest {
-                mount: mount(),
-                username: "agent".into(),
-                password: "correct horse".into(),
-            },
-            &[],
-        ),
-    ]
-}
-
 const TOKEN: &str = "s.contract";
 
 /// Our client in front of the listener.
@@ -416,8 +364,14 @@ impl RecordedClient {
     /// may be made before the login is stopped, and must not be mistaken for another login.
     async fn login_request(method: Method) -> Sent {
         let (own, stop) = (Self::new(), CancellationToken::new());
-        let login =
-            Login::start(own.vault.clone(), method, LoginRecords::default(), &TaskTracker::new(), &stop);
+        let login = Login::start(
+            own.vault.clone(),
+            method,
+            LoginRecords::default(),
+            Arc::default(),
+            &TaskTracker::new(),
+            &stop,
+        );
         assert!(
             login.current().await.is_err(),
             "the login succeeded although the listener refuses every login"
