@@ -31,6 +31,7 @@ mod budget;
 mod classes;
 mod decoded;
 mod entropy;
+mod generations;
 mod index;
 mod json_string;
 mod normal;
@@ -56,6 +57,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 pub use entropy::Entropy;
+use generations::Generations;
 use normal::Syntax;
 pub use own_credentials::{Holding, OwnCredentials};
 pub use patterns::Guessable;
@@ -76,7 +78,7 @@ pub struct ValueId(u64);
 
 /// Finds and replaces a fixed set of values.
 pub struct Scrubber {
-    indexes: Arc<[Arc<ValueIndex>]>,
+    indexes: Arc<Generations>,
     naming: Naming,
 }
 
@@ -111,7 +113,8 @@ impl Scrubber {
     /// If two needles have the same value, the first one's label is used.
     pub fn new(needles: Vec<Needle>) -> Self {
         let needles: Vec<_> = (0..).map(ValueId).zip(needles).collect();
-        Self { indexes: Arc::new([Arc::new(ValueIndex::new(&needles))]), naming: Naming::All }
+        let indexes = Box::new([Arc::new(ValueIndex::new(&needles))]);
+        Self { indexes: Arc::new(Generations::new(indexes)), naming: Naming::All }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -184,15 +184,13 @@ impl Scrubber {
         is_wanted: impl Fn(&Range<usize>) -> bool,
     ) {
         let room = found.len() + most;
-        for (index, values) in self.indexes.iter().enumerate() {
-            values.find(place, haystack, |span, value, entropy| {
-                let is_searched =
-                    || entropy == Entropy::Enough || self.name_of(&values.values[value]).is_some();
-                if found.len() <= room && is_wanted(&span) && is_searched() {
-                    found.push(Found { span, what: Match::Value { index, value } });
-                }
-            });
-        }
+        self.indexes.find(place, haystack, |index, span, value, entropy| {
+            let is_searched =
+                || entropy == Entropy::Enough || self.name_of(&self.indexes[index].values[value]).is_some();
+            if found.len() <= room && is_wanted(&span) && is_searched() {
+                found.push(Found { span, what: Match::Value { index, value } });
+            }
+        });
     }
 
     fn has_symbols_of(&self, coding: Coding) -> bool {

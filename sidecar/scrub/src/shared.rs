@@ -18,13 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
+use crate::generations::Generations;
 use crate::value_index::ValueIndex;
 use crate::{Naming, Needle, Scrubber, ValueId};
 
 pub struct SharedValues {
     known: Mutex<KnownValues>,
     /// The indexes of the generations, the smallest first.
-    indexes: ArcSwap<Arc<[Arc<ValueIndex>]>>,
+    indexes: ArcSwap<Generations>,
     /// Values were added since the indexes were built. The next search rebuilds the smallest, once for all new values.
     stale: AtomicBool,
 }
@@ -64,7 +65,7 @@ impl Default for SharedValues {
         let empty = || Arc::new(ValueIndex::new(&[]));
         Self {
             known: Mutex::default(),
-            indexes: ArcSwap::from_pointee(Arc::new([empty(), empty(), empty()])),
+            indexes: ArcSwap::from_pointee(Generations::new(Box::new([empty(), empty(), empty()]))),
             stale: AtomicBool::new(false),
         }
     }
@@ -82,7 +83,7 @@ impl SharedValues {
                 self.stale.store(false, Ordering::Release);
             }
         }
-        Scrubber { indexes: Arc::clone(&self.indexes.load()), naming }
+        Scrubber { indexes: self.indexes.load_full(), naming }
     }
 
     /// Adds one holder to each value. Sessions that share a secret share its entry.
@@ -147,7 +148,7 @@ impl SharedValues {
 
 impl KnownValues {
     /// The indexes with all values, of which those that did not change are taken from `before`.
-    fn rebuilt(&mut self, before: &[Arc<ValueIndex>]) -> Arc<[Arc<ValueIndex>]> {
+    fn rebuilt(&mut self, before: &[Arc<ValueIndex>]) -> Generations {
         let Self { values, generations, .. } = self;
         let mut changed = 0;
         while changed < MAX_IN_GENERATION.len() && generations[changed].len() > MAX_IN_GENERATION[changed] {
@@ -164,7 +165,7 @@ impl KnownValues {
                 Arc::new(ValueIndex::new(&keys.iter().filter_map(needle).collect::<Vec<_>>()))
             }
         };
-        generations.iter().enumerate().map(rebuild).collect()
+        Generations::new(generations.iter().enumerate().map(rebuild).collect())
     }
 }
 

@@ -37,8 +37,8 @@ pub(super) struct IndexedValue {
     pub(super) label: std::sync::Arc<str>,
 }
 
-struct PatternIndex {
-    index: Index,
+pub(super) struct PatternIndex {
+    pub(super) index: Index,
     targets: Vec<Target>,
 }
 
@@ -127,27 +127,12 @@ impl ValueIndex {
         }
     }
 
-    /// Calls `found` with each match in a text or in symbols, the number of its value, and whether that could be guessed by
-    /// such matches.
-    pub(super) fn find(
-        &self,
-        place: Place,
-        haystack: &[u8],
-        mut found: impl FnMut(Range<usize>, usize, Entropy),
-    ) {
-        let patterns = match place {
+    pub(super) fn patterns(&self, place: Place) -> &PatternIndex {
+        match place {
             Place::Text => &self.texts,
             Place::TextInLines => &self.texts_in_lines,
             Place::Symbols(coding) => self.symbols_of(coding),
-        };
-        patterns.index.find(haystack, |start, pattern| {
-            let Target { of, length, reach } = &patterns.targets[pattern];
-            let end = start + length;
-            let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| *symbol != BREAK);
-            let before = usize::from(reach.before > 0 && start > 0 && is_symbol(start - 1));
-            let after = usize::from(reach.after > 0 && is_symbol(end));
-            found(start - before..end + after, of.value, of.entropy);
-        });
+        }
     }
 }
 
@@ -170,6 +155,17 @@ impl PatternIndex {
             }
         }
         Self { index: Index::new(bytes), targets }
+    }
+
+    /// The match of a pattern that was found at `start`: where, the number of its value, and whether that could be guessed
+    /// by such matches.
+    pub(super) fn matched(&self, haystack: &[u8], start: usize, pattern: usize) -> (Range<usize>, usize, Entropy) {
+        let Target { of, length, reach } = &self.targets[pattern];
+        let end = start + length;
+        let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| *symbol != BREAK);
+        let before = usize::from(reach.before > 0 && start > 0 && is_symbol(start - 1));
+        let after = usize::from(reach.after > 0 && is_symbol(end));
+        (start - before..end + after, of.value, of.entropy)
     }
 }
 

@@ -385,6 +385,20 @@ fn bytes_that_are_not_utf8_are_found() {
     }
 }
 
+/// Two characters of such a value may stay, not its rest.
+#[test]
+fn a_value_between_escapes_of_line_ends_is_found() {
+    let value = r"\nghp_16C7e42F292c6912E7710c838347Ae178B4a\r";
+    let scrubber = scrubber_for(value.as_bytes());
+    for text in [value.to_owned(), base64(value.as_bytes(), b"+/"), hex(value.as_bytes())] {
+        let message = format!("[{}]", quoted(&format!("x {text} y")));
+        let output = scrubber.message(message.as_bytes());
+        assert_eq!(output.redactions, 1, "{message}");
+        let left = output.bytes.len() - "[redacted:github.token]".len();
+        assert!(left <= r#"["x \\n\\r y"]"#.len(), "{}", String::from_utf8_lossy(&output.bytes));
+    }
+}
+
 proptest! {
     #![proptest_config(cases(384))]
 
