@@ -31,6 +31,7 @@
 //! | [`other_user`] | copies of the programs for a user who is not root |
 //! | [`own_socket`] | a sandbox with an enrolment and a socket of its own |
 //! | [`packaged`] | the sidecar's program with the shim inside, as it is packaged |
+//! | [`paced_lines`] | log lines of which at most so many a second are written |
 //! | [`port`] | free loopback addresses to listen on |
 //! | [`postgres`] | a real PostgreSQL |
 //! | [`process`] | starting and ending processes, the only place that does |
@@ -73,6 +74,7 @@ pub mod openbao;
 pub mod other_user;
 pub mod own_socket;
 pub mod packaged;
+pub mod paced_lines;
 pub mod port;
 pub mod postgres;
 pub mod process;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cofferdam_tests::attach::connected;
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::paced_lines::lines_and_left_out;
 use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{memory_kib, open_descriptors};
 use cofferdam_tests::relay::{Next, RawRelay, hello};
@@ -235,6 +236,30 @@ fn frames_that_no_shim_sends_end_their_link_and_no_other() {
     }
     let memory = memory_kib(world.sidecar().id());
     assert!(memory < before + 2 * FLAT_KIB, "{memory} KiB, {before} before");
+}
+
+#[test]
+fn links_that_break_the_protocol_do_not_flood_the_log() {
+    const LINKS: usize = 60;
+    let world = World::new().server("tools", Server::fixture()).start();
+    let mut second_hello = Vec::new();
+    Frame::Hello(hello("tools", &[1])).encode(&mut second_hello);
+    let opened: Vec<RawRelay> = std::iter::repeat_with(|| {
+        let mut relay = RawRelay::connect(&world.layout().relay);
+        relay.await_welcome("tools");
+        relay
+    })
+    .take(LINKS)
+    .collect();
+    for mut relay in opened {
+        relay.send(&second_hello);
+    }
+    let logged = || lines_and_left_out(&world.log(), "the shim broke the relay protocol");
+    world.wait_until("each line is in the log or counted", || {
+        let (lines, left_out) = logged();
+        lines + left_out == LINKS
+    });
+    assert!(logged().0 < LINKS, "no line was left out");
 }
 
 #[test]

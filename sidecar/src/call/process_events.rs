@@ -6,6 +6,7 @@
 
 use cofferdam_audit::{self as audit, EventRecord};
 use cofferdam_base::metrics::{self, Outcome};
+use cofferdam_base::{PacedLines, RateLimiter};
 use cofferdam_servers::{
     Notice, Outbound, OutboundCow, ProcessId, ReplacementOutcome, Role, ServerSet, Target, WhenNotReady,
 };
@@ -14,6 +15,9 @@ use tokio::time::Instant;
 
 use super::reply::ServerEventHandler;
 use super::{CallerContext, Pipeline};
+
+/// Credentials that change often, or a server that never starts with new ones, cause these lines again and again.
+static NOT_REPLACED_LINES: PacedLines = PacedLines::new("the server process was not replaced");
 
 impl Pipeline {
     /// Advances replacements of the processes of this link's server.
@@ -52,7 +56,9 @@ impl Pipeline {
                     self.in_flight.drain(process);
                     self.tasks.forget_process(process);
                 }
-                Notice::Report(outcome, detail) => report(&self.caller, outcome, &detail),
+                Notice::Report(outcome, detail) => {
+                    report(&self.caller, &mut self.failure_lines, outcome, &detail);
+                }
             }
         }
     }
@@ -90,7 +96,12 @@ pub(super) fn should_forward_notification(servers: &mut ServerSet, from: Process
 }
 
 /// Reports the outcome of a replacement in the log, the metrics and the audit.
-fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
+fn report(
+    caller: &CallerContext,
+    failure_lines: &mut RateLimiter,
+    outcome: ReplacementOutcome,
+    detail: &str,
+) {
     let CallerContext { server, link, session, .. } = caller;
     let (description, counted) = match outcome {
         ReplacementOutcome::Failed => ("not replaced", Some(Outcome::Failed)),
@@ -103,7 +114,9 @@ fn report(caller: &CallerContext, outcome: ReplacementOutcome, detail: &str) {
     }
     match outcome {
         ReplacementOutcome::Failed => {
-            tracing::warn!(%server, %link, why = detail, "the server process was not replaced")
+            if let Some(left_out) = NOT_REPLACED_LINES.admit_within(failure_lines) {
+                tracing::warn!(%server, %link, left_out, why = detail, "the server process was not replaced");
+            }
         }
         _ => tracing::info!(%server, %link, detail, "credentials changed: {description}"),
     }

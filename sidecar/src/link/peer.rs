@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_base::PacedLines;
 use relay_proto::code::Code;
 use relay_proto::control::{Goodbye, ResumeToken, Resumed, Retry, Welcome};
 use relay_proto::delivery::{DeliveryError, Inbox, Outbox, Received};
@@ -23,6 +24,9 @@ use super::{FirstConnection, MAX_BATCH};
 use crate::call::Replies;
 use crate::session::Session;
 use crate::session::principal::OfferOutcome;
+
+/// A sandbox can cause these lines as fast as it opens links.
+static BROKEN_LINES: PacedLines = PacedLines::new("the shim broke the relay protocol");
 
 pub(super) struct Peer {
     pub(super) session: Arc<Session>,
@@ -206,7 +210,10 @@ impl Peer {
     }
 
     fn broke_protocol(&self, why: &str) -> Option<EndReason> {
-        tracing::warn!(link = %self.link, session = %self.session.id, why, "the shim broke the relay protocol");
+        if let Some(left_out) = BROKEN_LINES.admit() {
+            let (link, session) = (&self.link, &self.session.id);
+            tracing::warn!(%link, %session, left_out, why, "the shim broke the relay protocol");
+        }
         Some(EndReason::Broken)
     }
 

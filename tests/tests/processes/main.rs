@@ -262,7 +262,9 @@ fn a_server_that_keeps_failing_is_not_started_for_every_request() {
     assert!(answers.iter().all(|answer| answer.get("error").is_some()), "{answers:?}");
     let refused = answers.iter().filter(|answer| answer.to_string().contains("keeps failing")).count();
     assert!(refused > REQUESTS / 2, "{answers:?}");
-    assert_eq!(world.fixture_processes("tools").len(), REQUESTS - refused, "{answers:?}");
+    // A `ping` that had reached a process when it died is repeated once, on a process of its own.
+    let processes = world.fixture_processes("tools").len();
+    assert!(processes <= 2 * (REQUESTS - refused), "{processes} processes for {answers:?}");
 }
 
 #[test]

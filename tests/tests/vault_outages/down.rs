@@ -4,6 +4,7 @@ use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::refusal_of;
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::paced_lines::lines_and_left_out;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
     app_role_with, leases, leave, list, prepared, session_tokens, token_file_auth, world,
@@ -88,17 +89,6 @@ fn a_flood_of_refused_requests_is_counted_and_not_logged() {
     let (lines, _) = lines_and_left_out(&world.log(), "the server did not start");
     // 30 a minute for each link: a machine so slow that this takes eight minutes would still pass.
     assert!((2..=REQUESTS / 4).contains(&lines), "{lines} lines");
-}
-
-/// How many lines of this kind the log has, and how many it says were left out.
-fn lines_and_left_out(log: &str, line: &str) -> (usize, usize) {
-    let counts = log.lines().filter(|logged| logged.contains(line)).map(|logged| {
-        let count = logged.split_once(" left_out=").expect("each line tells how many were left out").1;
-        let count = count.split(' ').next().and_then(|count| count.parse::<usize>().ok());
-        let is_line = !logged.contains("more lines like this were left out");
-        (usize::from(is_line), count.expect("a number"))
-    });
-    counts.fold((0, 0), |(lines, left_out), (line, count)| (lines + line, left_out + count))
 }
 
 #[test]
