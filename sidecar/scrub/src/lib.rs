@@ -6,7 +6,8 @@
 //! | `own_credentials` | holds the sidecar's own credentials among them |
 //! | `entropy` | whether a value can be found by guessing |
 //! | `patterns` | what is searched for to find a value |
-//! | `index`, `value_index` | finds all patterns of all values in one pass |
+//! | `index`, `value_index` | finds all patterns of a set of values in one pass |
+//! | `generations` | finds the values of several sets in one pass |
 //! | `classes` | which bytes of a text are letters, digits or marks of escapes |
 //! | `units`, `normal`, `origins` | text with its escapes decoded and its lines joined |
 //! | `runs`, `symbols`, `decoded` | base64, base32 and hexadecimal, and the texts that they encode |

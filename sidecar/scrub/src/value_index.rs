@@ -159,7 +159,12 @@ impl PatternIndex {
 
     /// The match of a pattern that was found at `start`: where, the number of its value, and whether that could be guessed
     /// by such matches.
-    pub(super) fn matched(&self, haystack: &[u8], start: usize, pattern: usize) -> (Range<usize>, usize, Entropy) {
+    pub(super) fn matched(
+        &self,
+        haystack: &[u8],
+        start: usize,
+        pattern: usize,
+    ) -> (Range<usize>, usize, Entropy) {
         let Target { of, length, reach } = &self.targets[pattern];
         let end = start + length;
         let is_symbol = |at: usize| haystack.get(at).is_some_and(|symbol| *symbol != BREAK);

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod generations;
 mod limits;
 mod spellings;
 
