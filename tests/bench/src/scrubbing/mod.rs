@@ -2,10 +2,10 @@
 
 mod texts;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_scrub::{Needle, Scrubber};
+use cofferdam_scrub::shared::SharedValues;
+use cofferdam_scrub::{Naming, Needle, Scrubber};
 
 use crate::bench_error::BenchError;
 use crate::clock::now;
@@ -14,8 +14,9 @@ use texts::{LETTERS, Random};
 /// The name of this measurement for `--only`.
 pub(crate) const SCRUBBING: &str = "scrubbing";
 
-/// The values that are searched for in the second of the two measurements of each text.
-pub(crate) const MANY_VALUES: usize = 10_000;
+/// The 10,000 values of the second of the two measurements of each text. They are learned in groups with a search after each,
+/// so that they are in indexes of different sizes, as in a sidecar that has been running.
+const MANY_VALUES: [usize; 3] = [9_400, 570, 30];
 
 /// The first text is the plain one that the others are compared with.
 #[derive(Clone, Debug)]
@@ -51,7 +52,7 @@ pub(crate) fn run(rounds: usize) -> Result<ScrubbingResults, BenchError> {
         many_values: Duration::MAX,
     };
     let mut results = ScrubbingResults { texts: messages.iter().map(unmeasured).collect() };
-    let (one, many) = (scrubber(1), scrubber(MANY_VALUES));
+    let (one, many) = (scrubber(&[1]), scrubber(&MANY_VALUES));
     for _ in 0..rounds.max(1) {
         for ((_, message), text) in messages.iter().zip(&mut results.texts) {
             text.one_value = text.one_value.min(scrubbing_time(&one, message));
@@ -75,14 +76,21 @@ fn message(text: &str) -> Vec<u8> {
     message.into_bytes()
 }
 
-/// A scrubber for this many values like those of a common service.
-fn scrubber(values: usize) -> Arc<Scrubber> {
+/// A scrubber of a sidecar that learned this many values like those of a common service, one group after the other.
+fn scrubber(groups: &[usize]) -> Scrubber {
     let random = &mut Random(0xD1B5_4A32_D192_ED03);
     let needle = |number: usize| Needle {
         label: format!("server{number}.token").into(),
         value: format!("ghp_{}", random.letters(&LETTERS[..62], 36)).into_bytes().into(),
     };
-    Arc::new(Scrubber::new((0..values).map(needle).collect()))
+    let mut needles = (0..groups.iter().sum()).map(needle);
+    let values = SharedValues::default();
+    for count in groups {
+        values.learn(&needles.by_ref().take(*count).collect::<Vec<_>>());
+        // The indexes are built when something is to be searched.
+        values.scrubber(Naming::All);
+    }
+    values.scrubber(Naming::All)
 }
 
 #[cfg(test)]
@@ -107,6 +115,6 @@ mod tests {
         let texts = texts::texts();
         assert_eq!(texts[0].0, "prose in lines");
         let message = message(&texts[0].1);
-        assert_eq!(scrubber(1).message(&message).redactions, 0);
+        assert_eq!(scrubber(&[1]).message(&message).redactions, 0);
     }
 }
