@@ -41,6 +41,32 @@ fn a_program_without_protection_is_described_so() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let expected = "position-independent: no\nread-only relocations: none\nexecutable stack: yes\n\
                     segments that are writable and executable: 0\nrelocations in code: 0\n\
-                    paths to search for libraries: 1\nlibraries: libc.so.6\n";
+                    paths to search for libraries: 1\nlibraries: libc.so.6\nstarts with the C library 2.36 of Debian 12: yes\n";
     assert_eq!(description(&program), expected);
+}
+
+/// The program is linked with a library that claims to be a C library of the future.
+#[test]
+fn a_program_that_needs_a_newer_c_library_is_described_so() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let path = |name: &str| directory.path().join(name);
+    for (name, text) in [
+        ("library.c", "int future(void) { return 0; }\n"),
+        ("versions", "GLIBC_2.100 { global: future; };\n"),
+        ("main.c", "int future(void);\nint main(void) { return future(); }\n"),
+    ] {
+        std::fs::write(path(name), text).expect("a temporary directory is writable");
+    }
+    for arguments in [
+        &["-shared", "-Wl,--version-script=versions", "-o", "libfuture.so", "library.c"][..],
+        &["-o", "program", "main.c", "libfuture.so"],
+    ] {
+        let mut compile = command("gcc");
+        compile.args(arguments).current_dir(directory.path());
+        let output = output_of(compile, "gcc");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let description = description(&path("program"));
+    let last = description.lines().last();
+    assert_eq!(last, Some("starts with the C library 2.36 of Debian 12: no, it needs 2.100"));
 }
