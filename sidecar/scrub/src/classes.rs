@@ -11,43 +11,61 @@ use fearless_simd::{Level, Simd, dispatch, u8x64};
 /// The bytes that are classified at once.
 pub(super) const BLOCK: usize = 64;
 
-/// The classes of all blocks of a text.
-pub(super) struct Classes(pub(super) Vec<BlockClasses>);
+/// The classes of a text.
+pub(super) struct Classes {
+    /// For each class the numbers of all blocks, with one bit for each byte of a block, the first byte in the lowest bit.
+    numbers: Vec<u64>,
+    blocks: usize,
+}
 
-/// One number per class, with one bit for each byte of a block, the first byte in the lowest bit.
-#[derive(Clone, Copy, Default)]
-pub(super) struct BlockClasses {
-    /// Letters of base64, of which base32 is a part.
-    pub(super) letters: u64,
-    /// Hexadecimal digits and what may be between them.
-    pub(super) digits: u64,
-    /// Bytes that begin an escape or are left out of a normal form.
-    pub(super) marks: u64,
+/// The classes of one block.
+struct BlockClasses {
+    letters: u64,
+    digits: u64,
+    marks: u64,
 }
 
 impl Classes {
     pub(super) fn new(text: &[u8]) -> Self {
-        let mut classes = vec![BlockClasses::default(); text.len().div_ceil(BLOCK)];
-        dispatch!(Level::new(), simd => classify(simd, text, &mut classes));
-        Self(classes)
+        let blocks = text.len().div_ceil(BLOCK);
+        let mut numbers = vec![0; 3 * blocks];
+        dispatch!(Level::new(), simd => classify(simd, text, &mut numbers));
+        Self { numbers, blocks }
+    }
+
+    /// Letters of base64, of which base32 is a part.
+    pub(super) fn letters(&self) -> &[u64] {
+        &self.numbers[..self.blocks]
+    }
+
+    /// Hexadecimal digits and what may be between them.
+    pub(super) fn digits(&self) -> &[u64] {
+        &self.numbers[self.blocks..2 * self.blocks]
+    }
+
+    /// Bytes that begin an escape or are left out of a normal form.
+    pub(super) fn marks(&self) -> &[u64] {
+        &self.numbers[2 * self.blocks..]
     }
 
     pub(super) fn has_marks(&self) -> bool {
-        self.0.iter().any(|block| block.marks != 0)
+        self.marks().iter().any(|block| *block != 0)
     }
 }
 
+/// Writes the numbers of the three classes one behind the other.
 #[inline(always)]
-fn classify<S: Simd>(simd: S, text: &[u8], classes: &mut [BlockClasses]) {
+fn classify<S: Simd>(simd: S, text: &[u8], numbers: &mut [u64]) {
+    let (letters, others) = numbers.split_at_mut(numbers.len() / 3);
+    let (digits, marks) = others.split_at_mut(letters.len());
+    let numbers = letters.iter_mut().zip(digits).zip(marks);
     let (blocks, rest) = text.as_chunks::<BLOCK>();
-    for (classes, block) in classes.iter_mut().zip(blocks) {
-        *classes = classify_block(simd, block);
-    }
-    if let Some(last) = classes.last_mut().filter(|_| !rest.is_empty()) {
-        // Filled up with bytes that belong to no class.
-        let mut block = [b'!'; BLOCK];
-        block[..rest.len()].copy_from_slice(rest);
-        *last = classify_block(simd, &block);
+    // Filled up with bytes that belong to no class.
+    let mut last = [b'!'; BLOCK];
+    last[..rest.len()].copy_from_slice(rest);
+    for (((letters, digits), marks), block) in numbers.zip(blocks.iter().chain([&last])) {
+        let classes = classify_block(simd, block);
+        (*letters, *digits, *marks) = (classes.letters, classes.digits, classes.marks);
     }
 }
 

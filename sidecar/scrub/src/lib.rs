@@ -62,7 +62,7 @@ use generations::Generations;
 use normal::Syntax;
 pub use own_credentials::{Holding, OwnCredentials};
 pub use patterns::Guessable;
-use place::{Edit, Placing, UnsearchableStrings};
+use place::{Edit, InStrings, Placing, UnsearchableStrings};
 pub use stream::StreamScrubber;
 use value_index::{IndexedValue, ValueIndex};
 
@@ -129,9 +129,13 @@ impl Scrubber {
         }
         let found = match self.search(message, Syntax::Json) {
             Ok(found) => found,
-            Err(exceeded) => self
-                .search_strings(message, exceeded)
-                .unwrap_or_else(|UnsearchableStrings| self.search_whole(message, Syntax::Json)),
+            Err(exceeded) => match self.search_strings(message, exceeded) {
+                Ok(InStrings::Unsearchable(strings)) => {
+                    return Scrubbed::edited(message, &Placing::new(self).edits_of_strings(strings));
+                }
+                Ok(InStrings::Matches(found)) => found,
+                Err(UnsearchableStrings) => self.search_whole(message, Syntax::Json),
+            },
         };
         if found.is_empty() {
             return Scrubbed::clean(message);

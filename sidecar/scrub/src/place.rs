@@ -125,6 +125,12 @@ impl<'a> Placing<'a> {
         edits.extend(inside.into_iter().map(|edit| absolute(decoded.encoded(edit.span), &edit.with)));
     }
 
+    /// The edits that replace whole strings of a JSON text.
+    pub(super) fn edits_of_strings(&mut self, removed: Vec<Found>) -> Vec<Edit> {
+        let edit = |found: Found| Edit { span: found.span, with: escaped(&self.marker(found.what)) };
+        removed.into_iter().map(edit).collect()
+    }
+
     /// The edits of a text in a message. If it is JSON itself, it stays JSON.
     fn edits_in_text(&mut self, text: &[u8], found: Vec<Found>, nested: usize) -> Vec<Edit> {
         if nested < MAX_NESTED && matches!(text.trim_ascii_start().first(), Some(b'[' | b'{')) {
@@ -173,6 +179,13 @@ impl<'a> Placing<'a> {
     }
 }
 
+/// What was found in the strings of a message.
+pub(super) enum InStrings {
+    /// Nothing but strings that cannot be searched.
+    Unsearchable(Vec<Found>),
+    Matches(Vec<Found>),
+}
+
 /// The message is not JSON, or has more matches than may be replaced one by one.
 pub(super) struct UnsearchableStrings;
 
@@ -185,7 +198,7 @@ impl Scrubber {
         &self,
         message: &[u8],
         exceeded: Exceeded,
-    ) -> Result<Vec<Found>, UnsearchableStrings> {
+    ) -> Result<InStrings, UnsearchableStrings> {
         let mut scanner = Scanner::new(message, Rules::LENIENT).map_err(|_| UnsearchableStrings)?;
         let mut found = Vec::new();
         let mut removed = Vec::new();
@@ -215,8 +228,12 @@ impl Scrubber {
             }
         }
         let undecoded = self.search_undecoded(message, &removed, MAX_MATCHES_OF_MESSAGE);
-        found.extend(undecoded.map_err(|OverBudget| UnsearchableStrings)?);
-        Ok(merge(found))
+        let undecoded = undecoded.map_err(|OverBudget| UnsearchableStrings)?;
+        if undecoded.is_empty() && found.len() == removed.len() {
+            return Ok(InStrings::Unsearchable(found));
+        }
+        found.extend(undecoded);
+        Ok(InStrings::Matches(merge(found)))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use fearless_simd::{Level, Simd, dispatch};
+
 use super::classes::{BLOCK, Classes, each_base32_block};
 
 /// The runs of a text.
@@ -36,15 +38,9 @@ impl RunLength {
 impl Runs {
     /// The runs of a text of this length.
     pub(super) fn new(classes: &Classes, length: RunLength) -> Self {
-        let mut letters = Collector::new(length.shortest());
-        let mut digits = Collector::new(SHORTEST_LONG_RUN);
-        for (number, block) in classes.0.iter().enumerate() {
-            letters.add(number * BLOCK, block.letters);
-            digits.add(number * BLOCK, block.digits);
-        }
-        letters.end(classes.0.len() * BLOCK);
-        digits.end(classes.0.len() * BLOCK);
-        Self { length, letters: letters.runs, digits: digits.runs }
+        let letters = runs_of(classes.letters(), length.shortest());
+        let digits = runs_of(classes.digits(), SHORTEST_LONG_RUN);
+        Self { length, letters, digits }
     }
 
     /// Only those runs that `belongs` accepts, by where they begin.
@@ -75,6 +71,25 @@ impl Runs {
     }
 }
 
+/// The runs of one class, whose bits are given for each block.
+fn runs_of(blocks: &[u64], shortest: usize) -> Vec<Range<usize>> {
+    let mut collector = Collector::new(shortest);
+    dispatch!(Level::new(), simd => collector.add_all(simd, blocks));
+    collector.runs
+}
+
+/// The blocks that are searched together for the beginning of a run. In most texts there is none.
+const TOGETHER: usize = 8;
+
+/// One bit for each position from which on `count` bits are set, which are from 8 to 16.
+#[inline(always)]
+fn in_a_row(bits: u64, count: usize) -> u64 {
+    let pairs = bits & bits >> 1;
+    let fours = pairs & pairs >> 2;
+    let eights = fours & fours >> 4;
+    eights & eights >> (count - 8)
+}
+
 /// Collects the runs of one class from successive blocks.
 struct Collector {
     /// At least eight.
@@ -89,6 +104,50 @@ impl Collector {
         Self { shortest, open: None, runs: Vec::new() }
     }
 
+    /// Adds the blocks of a whole text.
+    #[inline(always)]
+    fn add_all<S: Simd>(&mut self, _simd: S, blocks: &[u64]) {
+        let (groups, rest) = blocks.as_chunks::<TOGETHER>();
+        let mut before = 0;
+        let mut start = 0;
+        for group in groups {
+            if self.may_have_run(before, group) {
+                self.open = self.continued(before, start);
+                for (number, bits) in group.iter().enumerate() {
+                    self.add(start + number * BLOCK, *bits);
+                }
+            } else {
+                self.open = None;
+            }
+            before = group[TOGETHER - 1];
+            start += TOGETHER * BLOCK;
+        }
+        self.open = self.continued(before, start);
+        for (number, bits) in rest.iter().enumerate() {
+            self.add(start + number * BLOCK, *bits);
+        }
+        self.end(blocks.len() * BLOCK);
+    }
+
+    /// Where the run began that the block before `start` ends with. In a block that was left out it is short.
+    #[inline]
+    fn continued(&self, before: u64, start: usize) -> Option<usize> {
+        (before >> 63 == 1).then(|| self.open.unwrap_or(start - before.leading_ones() as usize))
+    }
+
+    /// Whether a run is in these blocks, or reaches into them from the block before.
+    #[inline(always)]
+    fn may_have_run(&self, before: u64, group: &[u64; TOGETHER]) -> bool {
+        let mut previous = [before; TOGETHER];
+        previous[1..].copy_from_slice(&group[..TOGETHER - 1]);
+        let mut found = 0;
+        for (bits, previous) in group.iter().zip(&previous) {
+            // The second finds runs in two blocks, by the bits around the border.
+            found |= in_a_row(*bits, self.shortest) | in_a_row(bits << 32 | previous >> 32, self.shortest);
+        }
+        found != 0
+    }
+
     /// Adds the block that begins at `start`, with one bit for each byte of the class.
     #[inline]
     fn add(&mut self, start: usize, bits: u64) {
@@ -98,11 +157,7 @@ impl Collector {
             }
             self.close(open, start + bits.trailing_ones() as usize);
         }
-        // Each of these bits is the first of as many in a row as the shortest run has.
-        let pairs = bits & bits >> 1;
-        let fours = pairs & pairs >> 2;
-        let eights = fours & fours >> 4;
-        let mut long = eights & eights >> (self.shortest - 8);
+        let mut long = in_a_row(bits, self.shortest);
         if self.open.is_some() {
             long &= u64::MAX << bits.trailing_ones();
         }
@@ -140,7 +195,7 @@ mod tests {
     use super::*;
 
     /// The runs of a class, read byte by byte.
-    fn runs_of(text: &[u8], shortest: usize, belongs: fn(u8) -> bool) -> Vec<Range<usize>> {
+    fn runs_byte_by_byte(text: &[u8], shortest: usize, belongs: fn(u8) -> bool) -> Vec<Range<usize>> {
         let mut runs = Vec::new();
         let mut at = 0;
         while at < text.len() {
@@ -153,6 +208,26 @@ mod tests {
         runs
     }
 
+    /// Blocks without a run are left out together, so most of these texts have nothing else.
+    #[test]
+    fn a_single_run_is_found_wherever_it_is_and_however_long() {
+        for length in [1, 8, 9, 14, 15, 16, 33, 64, 65, 600] {
+            for start in 0..2 * TOGETHER * BLOCK {
+                let mut text = vec![b'!'; start];
+                text.extend(std::iter::repeat_n(b'f', length));
+                text.extend_from_slice(&[b'!'; 70]);
+                let classes = Classes::new(&text);
+                for run_length in [RunLength::Long, RunLength::Short] {
+                    let found = Runs::new(&classes, run_length);
+                    let expected =
+                        |shortest| Vec::from_iter((length >= shortest).then(|| start..start + length));
+                    assert_eq!(found.letters, expected(run_length.shortest()), "{length} letters at {start}");
+                    assert_eq!(found.digits, expected(SHORTEST_LONG_RUN), "{length} digits at {start}");
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn runs_are_those_of_a_search_byte_by_byte(text in "([A-Za-z2-7+/_-]{0,150}[ -~]{0,3}|[0-9a-f :,x-]{0,150}[ -~]{0,3}){0,6}") {
@@ -161,13 +236,13 @@ mod tests {
                 let runs = Runs::new(&Classes::new(text), length);
                 let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte);
                 let is_digit = |byte: u8| byte.is_ascii_hexdigit() || b" :-,xX".contains(&byte);
-                prop_assert_eq!(&runs.letters, &runs_of(text, length.shortest(), is_letter));
-                prop_assert_eq!(&runs.digits, &runs_of(text, SHORTEST_LONG_RUN, is_digit));
+                prop_assert_eq!(&runs.letters, &runs_byte_by_byte(text, length.shortest(), is_letter));
+                prop_assert_eq!(&runs.digits, &runs_byte_by_byte(text, SHORTEST_LONG_RUN, is_digit));
                 let mut parts = runs.base32(text);
                 let is_upper = |byte: u8| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(&byte);
                 let is_lower = |byte: u8| byte.is_ascii_lowercase() || (b'2'..=b'7').contains(&byte);
-                let mut expected = runs_of(text, length.shortest(), is_upper);
-                expected.extend(runs_of(text, length.shortest(), is_lower));
+                let mut expected = runs_byte_by_byte(text, length.shortest(), is_upper);
+                expected.extend(runs_byte_by_byte(text, length.shortest(), is_lower));
                 parts.sort_by_key(|part| (part.start, part.end));
                 expected.sort_by_key(|part| (part.start, part.end));
                 prop_assert_eq!(parts, expected);

@@ -89,23 +89,25 @@ impl Scrubber {
         budget: &mut Budget,
     ) -> Result<Vec<Found>, OverBudget> {
         let mut found = Vec::new();
-        self.find(Place::Text, text, &mut found);
-        budget.take_matches(found.len())?;
         if depth == MAX_DECODED {
+            self.find(Place::Text, text, &mut found);
+            budget.take_matches(found.len())?;
             return Ok(found);
         }
         let length = self.run_length();
         let classes = Classes::new(text);
+        // First, because only this may fail before the text has been read once.
+        let normal = normal_form(text, &classes, budget)?;
+        self.find(Place::Text, text, &mut found);
+        budget.take_matches(found.len())?;
         let runs = Runs::new(&classes, length);
-        let Some(normal) = normal_form(text, &classes, budget)? else {
+        let Some(normal) = normal else {
             self.search_encoded(text, &runs, depth, budget, &mut found)?;
             return Ok(found);
         };
         // In the normal form, a backslash or percent sign before a run takes its first letters.
         let runs = runs.filtered(|start| syntax.has_mark_before(text, start));
-        if !runs.is_empty() {
-            self.search_encoded(text, &runs, depth, budget, &mut found)?;
-        }
+        self.search_encoded(text, &runs, depth, budget, &mut found)?;
         if self.indexes.iter().any(|values| values.has_texts_in_lines()) {
             let mut in_lines = Vec::new();
             let text_in_lines = without_escapes(text, &classes, budget)?.unwrap_or_default();
@@ -138,6 +140,9 @@ impl Scrubber {
         budget: &mut Budget,
         found: &mut Vec<Found>,
     ) -> Result<(), OverBudget> {
+        if runs.is_empty() {
+            return Ok(());
+        }
         for coding in Coding::ALL.into_iter().filter(|coding| self.has_symbols_of(*coding)) {
             let symbols = Symbols::new(coding, text, runs);
             let mut in_symbols = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! An escape is recognised at its last byte, by looking at the bytes before it.
 
-use super::classes::{BLOCK, BlockClasses, Classes};
+use super::classes::{BLOCK, Classes};
 
 /// What a byte may be in an escape.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,12 +61,12 @@ pub(super) fn kind(byte: u8) -> Kind {
 /// The bytes of a text that begin an escape or are left out of a normal form.
 pub(super) struct Marks<'a> {
     text: &'a [u8],
-    blocks: &'a [BlockClasses],
+    blocks: &'a [u64],
 }
 
 impl<'a> Marks<'a> {
     pub(super) fn new(text: &'a [u8], classes: &'a Classes) -> Self {
-        Self { text, blocks: &classes.0 }
+        Self { text, blocks: classes.marks() }
     }
 
     /// The next one from `at` on; the end of the text if there is none.
@@ -74,11 +74,11 @@ impl<'a> Marks<'a> {
     pub(super) fn next(&self, at: usize) -> usize {
         let mut number = at / BLOCK;
         let Some(block) = self.blocks.get(number) else { return self.text.len() };
-        let mut bits = block.marks & u64::MAX << (at % BLOCK);
+        let mut bits = block & u64::MAX << (at % BLOCK);
         while bits == 0 {
             number += 1;
             let Some(block) = self.blocks.get(number) else { return self.text.len() };
-            bits = block.marks;
+            bits = *block;
         }
         number * BLOCK + bits.trailing_zeros() as usize
     }
