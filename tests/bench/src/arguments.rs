@@ -94,8 +94,8 @@ Runs all contenders and prints the report; with --out it is also written to DIR 
 --quick          short rounds, to check that everything works
 --runs COUNT     start and measure the contenders this often, and show the medians of the runs. Default: 1, with --out 5
 --no-counts      do not count instructions
---only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms`, `attachments` or
-                 `scrubbing`; may be repeated
+--only NAME      this contender, or `hostile`, `crowd`, `leases`, `vault`, `run`, `platforms`, `attachments`,
+                 `install` or `scrubbing`; may be repeated
 
 COFFERDAM_BIN and COFFERDAM_SHIM_BIN name the sidecar and the static shim, COFFERDAM_TEST_TOOLS the tools' directory.";
 

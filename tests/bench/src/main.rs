@@ -13,6 +13,7 @@
 //! | [`contenders`] | the contenders |
 //! | [`credential_rotation`] | calls with credentials from Vault, and while these are replaced |
 //! | [`footprint`] | the size of programs, their resident memory and their activity |
+//! | [`front_door`] | installing, the first import, the sizes of what is published |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`instructions`] | instructions per frame and per call, counted with callgrind |
 //! | [`leases`] | the renewal scheduler for leases alone |
@@ -55,6 +56,7 @@ mod contender;
 mod contenders;
 mod credential_rotation;
 mod footprint;
+mod front_door;
 mod hostile;
 mod instructions;
 mod leases;
@@ -121,6 +123,9 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let attachments = Measurement::of(plan, attachments::ATTACHMENTS, || {
         attachments::run(plan.limits, directory.path(), &paths)
     });
+    let front_door = Measurement::of(plan, front_door::FRONT_DOOR, || {
+        front_door::run(plan.limits, directory.path(), &paths)
+    });
     let scrubbing = Measurement::of(plan, scrubbing::SCRUBBING, || scrubbing::run(3 * plan.limits.rounds));
     let report = ReportData {
         results,
@@ -131,6 +136,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
         local_run,
         platforms,
         attachments,
+        front_door,
         scrubbing,
         builds: MeasuredBuilds::of(&paths),
         counts,

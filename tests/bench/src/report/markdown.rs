@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::attachments;
 use super::credential_rotation;
+use super::front_door;
 use super::hostile;
 use super::leases;
 use super::local_run;
@@ -56,6 +57,7 @@ pub(super) fn text(findings: &ReportData, notes: &str) -> String {
     local_run::section(&findings.local_run, &mut out);
     platforms::section(&findings.platforms, &mut out);
     attachments::section(&findings.attachments, &mut out);
+    front_door::section(&findings.front_door, &mut out);
     scrubbing::section(&findings.scrubbing, &mut out);
     counts(findings, &mut out);
     out.push_str(METHOD);
@@ -129,6 +131,7 @@ fn target_numbers(findings: &ReportData, out: &mut String) {
         ("`cofferdam run`", findings.local_run.failure()),
         ("sandboxes on platforms", findings.platforms.failure()),
         ("1,000 attachments", findings.attachments.failure()),
+        ("installing and importing", findings.front_door.failure()),
         ("scrubbing", findings.scrubbing.failure()),
     ];
     for (what, reason) in failed {

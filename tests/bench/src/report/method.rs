@@ -56,6 +56,9 @@ of this machine. The memory is the growth of the sidecar's resident memory divid
 called for 20 seconds: the processor time and the wake-ups are those of all threads of the sidecar, heartbeats
 of the hubs and keep-alives of the platform's streams included.
 
+Installing and importing: the best of at most five rounds. Each installs into a new directory, from a directory on the same
+disk, and imports with a new home; the imported configuration is checked, as always. The demo uses bubblewrap.
+
 Scrubbing: the scrubber alone, without sockets, with a message of 1 MiB by what its text contains. One and 10,000
 values of 40 characters, none of which occurs; the 10,000 are in three indexes of different sizes, as in a sidecar
 that has been running. The best round of each.

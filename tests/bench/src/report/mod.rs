@@ -6,6 +6,7 @@
 //! | [`builds`] | the measured builds of the sidecar and of the shim |
 //! | [`chart`] | the chart |
 //! | [`credential_rotation`] | calls while credentials from Vault are replaced |
+//! | [`front_door`] | installing and importing |
 //! | [`hostile`] | an honest link beside a hostile sandbox |
 //! | [`leases`] | the cost of renewing leases |
 //! | [`local_run`] | the start of `cofferdam run` |
@@ -25,6 +26,7 @@ use crate::arguments::Plan;
 use crate::attachments::AttachmentResults;
 use crate::bench_error::BenchError;
 use crate::credential_rotation::CredentialRotationResults;
+use crate::front_door::FrontDoorResults;
 use crate::hostile::HostileResults;
 use crate::instructions::InstructionCount;
 use crate::leases::LeaseResults;
@@ -40,6 +42,7 @@ mod attachments;
 pub(crate) mod builds;
 mod chart;
 mod credential_rotation;
+mod front_door;
 mod hostile;
 mod leases;
 mod local_run;
@@ -62,6 +65,7 @@ pub(crate) struct ReportData {
     pub(crate) local_run: Measurement<LocalRunResults>,
     pub(crate) platforms: Measurement<PlatformResults>,
     pub(crate) attachments: Measurement<AttachmentResults>,
+    pub(crate) front_door: Measurement<FrontDoorResults>,
     pub(crate) scrubbing: Measurement<ScrubbingResults>,
     pub(crate) builds: MeasuredBuilds,
     pub(crate) counts: Vec<InstructionCount>,
@@ -182,6 +186,7 @@ mod tests {
             leases: Measurement::NotSelected,
             credential_rotation: Measurement::NotSelected,
             local_run: Measurement::NotSelected,
+            front_door: Measurement::NotSelected,
             platforms: Measurement::NotSelected,
             attachments: Measurement::NotSelected,
             scrubbing: Measurement::NotSelected,
