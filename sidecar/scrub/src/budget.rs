@@ -40,7 +40,7 @@ impl Budget {
     pub(super) fn new(length: usize) -> Self {
         Self {
             decoded: length + length / 2 + FREE_BYTES,
-            slow_steps: length / 16 + FREE_BYTES,
+            slow_steps: length / 20 + FREE_BYTES,
             matches: MAX_MATCHES,
             exceeded: Exceeded::Work,
         }

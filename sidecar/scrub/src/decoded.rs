@@ -216,14 +216,16 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
         }
         let bytes = Self::BEGINNINGS.iter().zip(ascii);
         let groups = bytes.fold(u64::MAX, |groups, (beginning, bytes)| groups & bytes >> beginning);
+        let [first, second, third, fourth, fifth] = ascii;
+        // Of the other bytes, two at least are before the groups or two behind them.
         match BITS {
             4 => {
                 let two = groups & groups >> 2;
                 let four = two & two >> 4;
                 four & four >> 8
             }
-            5 => groups,
-            _ => groups & groups >> 4,
+            5 => groups & (first >> 8 & second >> 9 | fourth << 4 & fifth << 2),
+            _ => groups & groups >> 4 & (first >> 8 & second >> 9 | second << 3 & third << 2),
         }
     }
 
