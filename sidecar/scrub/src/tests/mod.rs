@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod binary;
 mod generations;
 mod limits;
 mod spellings;

@@ -66,7 +66,7 @@ fn wrapped(text: &str, wrapping: Wrapping, indent: &str) -> String {
     lines.join(&format!("{}{indent}", wrapping.ending))
 }
 
-fn base32(bytes: &[u8]) -> String {
+pub(super) fn base32(bytes: &[u8]) -> String {
     let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let group = |chunk: &[u8]| -> String {
         let number =
