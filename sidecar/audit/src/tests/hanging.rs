@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicUsize;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::*;
 use crate::writer::WriteBy;

@@ -316,6 +316,20 @@ fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
     assert_eq!(lines.len(), 7);
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_record_of_a_batch_is_charged_its_own_length() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let budget = budget(1_000_000, u32::MAX);
+    let mut batch = audit.batch();
+    for seq in 0..3 {
+        batch.event(&EventRecord::new(Event::LinkStart));
+        batch.decision(&DecisionRecord { followed_by: FollowedBy::Nothing, ..decision(call("l-1", seq)) });
+    }
+    assert!(matches!(audit.submit(&budget, &mut batch).await, Submitted::Done(Ok(_))));
+    assert_bytes_left(&budget, 1_000_000 - fs::metadata(directory.file(1)).unwrap().len());
+}
+
 #[test]
 fn a_decision_reserves_the_length_of_the_longest_outcome() {
     // Six texts, sixteen secrets with three ids of at most 64 bytes each, and what is around them.
