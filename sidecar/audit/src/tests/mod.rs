@@ -85,6 +85,11 @@ fn unlimited_budget() -> Budget {
     budget(u64::MAX, u32::MAX)
 }
 
+/// Number and hash of the last record.
+fn end(verified: Verified) -> (u64, Hash) {
+    verified.head.map(|head| (head.number, head.hash)).unwrap()
+}
+
 /// Uses up the budget, which must have exactly this much left.
 #[track_caller]
 fn assert_bytes_left(budget: &Budget, left: u64) {
