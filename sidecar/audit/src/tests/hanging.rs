@@ -246,6 +246,25 @@ fn a_disk_that_hangs_under_the_thread_holds_no_caller() {
     disk.restore(&audit);
 }
 
+/// The disk may still be slow: a worker that wrote to it would be held.
+#[test]
+fn the_task_does_not_follow_a_slow_write_of_the_thread() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    let disk = HangingDisk::replace_file_of(&audit);
+    let submitted = audit.submit(&unlimited_budget(), &mut batch_of(&audit, "l-1", 1)).now_or_never();
+    let Some(Submitted::Pending(pending)) = submitted else { panic!("the caller waits or wrote") };
+    wait_until("the thread hangs", || audit.open_log.log.try_lock().is_err());
+    // Longer than a quick write may take.
+    std::thread::sleep(Duration::from_millis(50));
+    let written = disk.take_records(1);
+    assert_eq!(runtime.block_on(pending).unwrap(), [Recorded::Yes]);
+    assert!(!audit.writer.is_task_next(), "the task writes next");
+    written.join().unwrap();
+    disk.restore(&audit);
+    write_until_the_task_writes(&audit);
+}
+
 /// Batches that were left to a task which never runs again are written by the thread.
 #[test]
 fn batches_are_written_although_the_runtime_has_ended() {
