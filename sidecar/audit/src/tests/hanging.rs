@@ -77,6 +77,8 @@ fn frequent_writes_are_made_by_the_task_and_rare_ones_by_the_thread() {
     let budget = unlimited_budget();
     assert!(!audit.writer.is_task_next(), "nothing was written yet");
     write_until_the_task_writes(&audit);
+    wait_until("the turn is given back without a write", || !audit.writer.is_task_next());
+    write_until_the_task_writes(&audit);
     let begun = audit.writer.begun_by_task();
     let submitted = runtime.block_on(audit.submit(&budget, &mut batch_of(&audit, "l-1", 1)));
     assert!(matches!(submitted, Submitted::Done(Ok(recorded)) if recorded == [Recorded::Yes]));
@@ -87,6 +89,23 @@ fn frequent_writes_are_made_by_the_task_and_rare_ones_by_the_thread() {
     assert_eq!(runtime.block_on(pending).unwrap(), [Recorded::Yes]);
     drop(audit);
     directory.verify().unwrap();
+}
+
+#[test]
+fn the_task_keeps_the_turn_while_writes_are_frequent() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    let is_prompt = |seq| {
+        std::thread::sleep(Duration::from_millis(1));
+        let mut batch = batch_of(&audit, "l-1", seq);
+        let submitted = runtime.block_on(audit.submit(&unlimited_budget(), &mut batch));
+        matches!(submitted, Submitted::Done(Ok(_)))
+    };
+    // The thread looks after the task every 20 ms. If this test is stopped for as long, it begins again.
+    wait_until("the task writes for 160 ms", || {
+        write_until_the_task_writes(&audit);
+        (0..160).all(is_prompt)
+    });
 }
 
 /// A task that needs timers and sockets, as the heartbeats of a link do.
