@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::runtime::Runtime;
@@ -282,6 +283,52 @@ fn the_task_does_not_follow_a_slow_write_of_the_thread() {
     written.join().unwrap();
     disk.restore(&audit);
     write_until_the_task_writes(&audit);
+}
+
+/// Keeps a worker of the runtime busy until it is dropped.
+struct BusyWorker {
+    _until: mpsc::Sender<()>,
+}
+
+impl BusyWorker {
+    fn start(runtime: &Runtime) -> Self {
+        let (_until, dropped) = mpsc::channel::<()>();
+        let (begun, begins) = mpsc::channel();
+        runtime.spawn(async move {
+            begun.send(()).unwrap();
+            let _ = dropped.recv();
+        });
+        begins.recv_timeout(DEADLINE).unwrap();
+        Self { _until }
+    }
+}
+
+/// Otherwise both would write, and the records of a caller could change places.
+#[test]
+fn a_task_that_runs_only_after_its_turn_leaves_the_batches_to_the_thread() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    let workers = [BusyWorker::start(&runtime), BusyWorker::start(&runtime)];
+    let event = EventRecord::new(Event::LinkStart);
+    let mut held = None;
+    wait_until("the task is woken", || {
+        held = None;
+        write_until_the_task_writes(&audit);
+        held = Some(audit.open_log.log());
+        audit.event(&event).unwrap();
+        audit.writer.is_task_next()
+    });
+    let begun = audit.writer.begun_by_task();
+    wait_until("the thread has taken the batch", || !audit.writer.is_task_next());
+    audit.event(&event).unwrap();
+    drop(workers);
+    for _ in 0..4 {
+        runtime.block_on(runtime.spawn(async {})).unwrap();
+    }
+    let before = audit.last_number();
+    drop(held);
+    wait_until("both batches are written", || audit.last_number() >= before + 2);
+    assert_eq!(audit.writer.begun_by_task(), begun, "the task wrote");
 }
 
 /// Batches that were left to a task which never runs again are written by the thread.
