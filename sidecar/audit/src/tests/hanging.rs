@@ -331,6 +331,23 @@ fn a_task_that_runs_only_after_its_turn_leaves_the_batches_to_the_thread() {
     assert_eq!(audit.writer.begun_by_task(), begun, "the task wrote");
 }
 
+#[test]
+fn the_task_goes_on_until_the_queue_is_empty() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    wait_until("the task writes more batches than it takes at once", || {
+        let workers = [BusyWorker::start(&runtime), BusyWorker::start(&runtime)];
+        write_until_the_task_writes(&audit);
+        let (begun, before) = (audit.writer.begun_by_task(), audit.last_number());
+        for _ in 0..20 {
+            audit.event(&EventRecord::new(Event::LinkStart)).unwrap();
+        }
+        drop(workers);
+        wait_until("the batches are written", || audit.last_number() >= before + 20);
+        audit.writer.begun_by_task() == begun + 2
+    });
+}
+
 /// Batches that were left to a task which never runs again are written by the thread.
 #[test]
 fn batches_are_written_although_the_runtime_has_ended() {
