@@ -39,3 +39,28 @@ fn values_of_all_generations_are_found_once_at_every_position() {
         }
     }
 }
+
+/// Values without ASCII are searched for by the letters that stand for them.
+#[test]
+fn values_of_all_generations_are_found_in_base64() {
+    let cyrillic = |value: &Vec<u8>| -> Vec<u8> {
+        value
+            .iter()
+            .map(|byte| char::from_u32(0x410 + u32::from(byte % 64)).unwrap())
+            .collect::<String>()
+            .into()
+    };
+    let generations = [values(2, 17), values(40, 24), values(1, 40)];
+    let generations = generations.map(|values| values.iter().map(cyrillic).collect::<Vec<_>>());
+    let indexes = Arc::new(Generations::new(generations.iter().map(|values| index(values)).collect()));
+    let scrubber = Scrubber { indexes, naming: Naming::All };
+    for value in generations.iter().flatten() {
+        for before in ["", "u", "us"] {
+            let encoded = base64(&[before.as_bytes(), value].concat(), b"+/");
+            let text = format!("Basic {encoded} sent");
+            let scrubbed = scrubber.text(text.as_bytes());
+            assert_eq!(scrubbed.redactions, 1, "{text}");
+            assert!(scrubbed.bytes.len() < 40, "{}", scrubbed.bytes.escape_ascii());
+        }
+    }
+}

@@ -78,6 +78,16 @@ fn a_text_that_decodes_to_too_much_is_removed_whole() {
 }
 
 #[test]
+fn what_is_decoded_is_limited_at_all_levels_together() {
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    for (words, is_removed) in [(200, false), (4000, true)] {
+        let plain = "plain words ".repeat(words).into_bytes();
+        let text = (0..3).fold(plain, |text, _| base64(&text, b"+/").into_bytes());
+        assert_eq!(scrubber.text(&text).redactions, u32::from(is_removed), "{words} words");
+    }
+}
+
+#[test]
 fn a_string_with_too_many_values_is_replaced_whole() {
     let scrubber = scrubber_for(b"correct-horse");
     let text = |count| "correct-horse ".repeat(count);
