@@ -243,6 +243,8 @@ fn no_escape_is_cut() {
         serde_json::from_str::<serde_json::Value>(&outer[0])
             .unwrap_or_else(|error| panic!("{}: {error}", outer[0]));
     }
+    let text = scrubber_for(b"nabcdefgh").text(br"x \nabcdefgh y").bytes.into_owned();
+    assert_eq!(text, b"x [redacted:github.token] y");
     let direct = scrubber_for(b"nabcdefgh").message(br#"["x\nabcdefgh"]"#).bytes.into_owned();
     assert_eq!(direct, br#"["x\nabcdefgh"]"#, "a value was found although `\\n` is an escape");
 }
