@@ -102,6 +102,25 @@ fn a_string_of_most_of_a_message_that_takes_too_long_is_removed_instead_of_other
 }
 
 #[test]
+fn numbers_around_a_string_that_takes_too_long_are_replaced() {
+    let message = format!(r#"[918273645018273,"{}",918273645018273]"#, base64_of_words(4000, 3));
+    let output = scrubber_for(b"918273645018273").message(message.as_bytes()).bytes.into_owned();
+    let expected = r#"["[redacted:github.token]","[redacted: encoded too often to be searched]","[redacted:github.token]"]"#;
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+}
+
+#[test]
+fn encodings_are_decoded_three_times() {
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    for (layers, redactions) in [(1, 1), (3, 1), (4, 0)] {
+        let text = (0..layers).fold("correct-horse-battery".to_owned(), |text, _| {
+            base64(format!("({text})").as_bytes(), b"+/")
+        });
+        assert_eq!(scrubber.text(text.as_bytes()).redactions, redactions, "{layers} layers");
+    }
+}
+
+#[test]
 fn json_in_strings_stays_json_six_levels_deep() {
     let scrubber = scrubber_for(b"918273645018273");
     for (levels, innermost) in [(6, r#"["[redacted:github.token]"]"#), (7, "[[redacted:github.token]]")] {
