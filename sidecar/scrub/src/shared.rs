@@ -272,9 +272,11 @@ mod tests {
     #[test]
     fn values_that_come_and_go_without_a_search_are_not_collected() {
         let log = SharedValues::default();
-        for number in 0..10 * MAX_RELEASED {
-            drop(hold(&log, &format!("passing-value-{number}")));
-            assert!(log.known.lock().unwrap().generations[0].len() <= 4 * MAX_RELEASED + 1);
+        for number in 0..4 * MAX_RELEASED {
+            let of_session = [1, 2, 3].map(|part| needle(&format!("passing-value-{number}-{part}")));
+            log.learn(&of_session);
+            log.release(&of_session);
+            assert!(log.known.lock().unwrap().generations[0].len() <= 4 * MAX_RELEASED + of_session.len());
         }
     }
 
