@@ -281,6 +281,23 @@ mod tests {
     }
 
     #[test]
+    fn a_generation_that_has_grown_is_merged_into_the_next() {
+        let log = SharedValues::default();
+        let mut numbers = 0..;
+        for (learned, expected) in
+            [(64, [64, 0, 0]), (1, [0, 65, 0]), (959, [0, 1024, 0]), (64, [64, 1024, 0]), (1, [0, 0, 1089])]
+        {
+            let needles: Vec<_> =
+                numbers.by_ref().take(learned).map(|n| needle(&format!("value-{n:05}"))).collect();
+            log.learn(&needles);
+            let scrubber = log.scrubber(Naming::All);
+            let lengths = log.known.lock().unwrap().generations.each_ref().map(Vec::len);
+            assert_eq!(lengths, expected);
+            assert!(scrubber.indexes.iter().zip(lengths).all(|(index, length)| index.values.len() == length));
+        }
+    }
+
+    #[test]
     fn the_scrubbers_are_rebuilt_only_for_new_values() {
         let log = SharedValues::default();
         let _first = hold(&log, "shared-value-1");
