@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::generations::Generations;
+use crate::index::{Index, JointFilter};
 use crate::patterns::Place;
 
 /// Different values of this length, which begin alike.
@@ -63,4 +64,13 @@ fn values_of_all_generations_are_found_in_base64() {
             assert!(scrubbed.bytes.len() < 40, "{}", scrubbed.bytes.escape_ascii());
         }
     }
+}
+
+#[test]
+fn long_values_are_searched_for_together_as_soon_as_two_generations_have_some() {
+    let index = |length| Index::new(values(3, length).into_iter().map(Into::into).collect());
+    let (long, longer, short) = (index(16), index(40), index(15));
+    assert!(JointFilter::of([&long, &longer, &short].into_iter()).is_some());
+    assert!(JointFilter::of([&long, &short].into_iter()).is_none());
+    assert!(JointFilter::of([&short].into_iter()).is_none());
 }
