@@ -76,7 +76,6 @@ pub use self::chain::{Hash, InvalidHash};
 pub use self::error::{AuditError, BudgetLimit};
 pub use self::human::human;
 pub use self::key::key_bytes;
-pub use self::log::Head;
 pub use self::lookup::{RETRY, RecordedAttempts};
 pub use self::prune::{Keep, PruneError, Pruned, prune};
 pub use self::read::{Follower, InvalidSelector, Selector, show, tail};
@@ -84,7 +83,7 @@ pub use self::record::{
     Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
     SentBy,
 };
-pub use self::verify::{AuditPlace, Verified, VerifyError, verify};
+pub use self::verify::{AuditPlace, Head, Verified, VerifyError, verify};
 pub use self::writer::WriteBy;
 
 use self::files::Creation;
@@ -267,10 +266,11 @@ impl Audit {
         self.open_log.last_number.load(Ordering::Relaxed)
     }
 
-    /// The last record.
+    /// Number and chain of the last record.
     #[cfg(test)]
-    fn head(&self) -> Head {
-        self.open_log.log().head()
+    fn end(&self) -> recover::NumberAndChain {
+        let log = self.open_log.log();
+        (log.number, log.chain)
     }
 
     /// Whether the audit has a decision about this message: if not, the message was never sent. Blocks;

@@ -24,7 +24,6 @@ pub(super) struct Log {
     pub(super) index: u32,
     pub(super) file: Arc<File>,
     pub(super) length: u64,
-    pub(super) lines: u64,
     pub(super) number: u64,
     pub(super) chain: Hash,
     /// Staged records, followed by the one that is being written.
@@ -55,17 +54,6 @@ pub(super) enum Tail {
     /// A write failed: there may be part of a line after `length`.
     MaybePartial,
     Whole,
-}
-
-/// The last record, for `verify --head`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Head {
-    pub file: String,
-    /// The line in the file, counted from 1; 0 if the file is empty.
-    pub line: u64,
-    /// The number of the record, counted from 1 through all files.
-    pub number: u64,
-    pub hash: Hash,
 }
 
 impl StagedLines {
@@ -115,7 +103,6 @@ impl Log {
         self.staged.bytes.truncate(self.staged.start);
         let written = self.write_staged();
         if written.is_ok() {
-            self.lines += self.staged.count;
             self.number += self.staged.count;
             self.chain = self.staged.chain.unwrap_or(self.chain);
         }
@@ -145,7 +132,6 @@ impl Log {
         self.stage();
         self.staged.bytes.insert(0, b'\n');
         self.write()?;
-        self.lines += 2;
         self.number += 1;
         self.chain = self.staged.chain.unwrap_or(self.chain);
         self.staged.clear();
@@ -156,7 +142,6 @@ impl Log {
     pub(super) fn end_line(&mut self, chain: Hash) -> Result<(), AuditError> {
         self.staged.bytes.push(b'\n');
         self.write()?;
-        self.lines += 1;
         self.number += 1;
         self.chain = chain;
         self.staged.clear();
@@ -165,11 +150,6 @@ impl Log {
 
     pub(super) fn path(&self) -> PathBuf {
         files::file_path(&self.directory, self.index)
-    }
-
-    #[cfg(test)]
-    pub(super) fn head(&self) -> Head {
-        Head { file: files::file_name(self.index), line: self.lines, number: self.number, hash: self.chain }
     }
 
     fn write(&mut self) -> Result<(), AuditError> {
@@ -217,7 +197,6 @@ impl Log {
         let file = create(&self.directory, index)?;
         self.index = index;
         self.length = 0;
-        self.lines = 0;
         self.retired = Some(std::mem::replace(&mut self.file, Arc::new(file)));
         Ok(())
     }

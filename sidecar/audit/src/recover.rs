@@ -5,7 +5,7 @@
 //! has the line's length and hash, so that the chain covers it.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,6 @@ pub(super) fn open(directory: &Path, file_bytes: u64) -> Result<Log, AuditError>
     let path = files::file_path(directory, index);
     let mut log = empty_log(directory, file_bytes, index, file);
     log.length = length;
-    log.lines = count_newlines(&log.file).map_err(AuditError::read(&path))?;
     let (last, torn_from) = last_line(&log.file, &path, length)?;
     let last = match last {
         Some(last) => Some(last),
@@ -62,7 +61,6 @@ fn empty_log(directory: &Path, file_bytes: u64, index: u32, file: File) -> Log {
         index,
         file: Arc::new(file),
         length: 0,
-        lines: 0,
         number: 0,
         chain: Hash::GENESIS,
         staged: StagedLines::default(),
@@ -148,17 +146,5 @@ impl io::Read for ReaderAt<'_> {
         let read = self.file.read_at(out, self.offset)?;
         self.offset += read as u64;
         Ok(read)
-    }
-}
-
-fn count_newlines(file: &File) -> io::Result<u64> {
-    let mut reader = ReaderAt { file, offset: 0 };
-    let mut chunk = vec![0; 64 * 1024];
-    let mut count = 0;
-    loop {
-        match reader.read(&mut chunk)? {
-            0 => return Ok(count),
-            read => count += chunk[..read].iter().filter(|byte| **byte == b'\n').count() as u64,
-        }
     }
 }

@@ -188,10 +188,13 @@ mod tests {
     #[test]
     fn nothing_that_moves_a_cursor_or_ends_a_line_is_written_as_it_is() {
         let hostile = "\u{1b}[2J\n\r\0\u{7f}\u{9b}\u{85}\u{2028}\u{202e}\u{feff}\"\\";
-        let line = written(hostile, 256);
-        assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
-        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(value["a"], hostile);
+        let one_by_one = hostile.chars().map(String::from);
+        for hostile in one_by_one.chain([hostile.to_owned()]) {
+            let line = written(&hostile, 256);
+            assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
+            let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(value["a"], hostile);
+        }
     }
 
     #[test]

@@ -12,7 +12,6 @@ use serde::Deserialize;
 use super::chain::{Hash, SealedLine};
 use super::cut::{Cut, CutError};
 use super::files::{self, Line, LineEnd, Lines};
-use super::log::Head;
 
 /// The result for a chain without a fault.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -29,6 +28,17 @@ pub struct Verified {
     pub last_torn: Option<AuditPlace>,
     /// A last line without a newline: it is being written now, or the sidecar crashed while writing it.
     pub unfinished: Option<AuditPlace>,
+}
+
+/// The last record, for `verify --head`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Head {
+    pub file: String,
+    /// The line in the file, counted from 1.
+    pub line: u64,
+    /// The number of the record, counted from 1 through all files.
+    pub number: u64,
+    pub hash: Hash,
 }
 
 /// A line of a file, counted from 1.

@@ -415,3 +415,28 @@ impl WriteTask {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Event, EventRecord};
+
+    fn batch_of(bytes: usize) -> Batch {
+        let mut batch = Batch::new(usize::MAX);
+        let event = EventRecord::new(Event::Alert);
+        batch.event(&EventRecord { detail: Some(&"x".repeat(bytes)), ..event });
+        batch
+    }
+
+    #[test]
+    fn empty_batches_keep_their_buffers_unless_these_are_large_or_many() {
+        let mut state = State::default();
+        state.keep_spare(batch_of(MAX_SPARE_BYTES));
+        assert!(state.spare.is_empty(), "a large buffer is kept");
+        for _ in 0..MAX_SPARE + 2 {
+            state.keep_spare(batch_of(2000));
+        }
+        assert_eq!(state.spare.len(), MAX_SPARE);
+        assert!(state.spare.iter().all(|batch| batch.records().next().is_none() && batch.capacity() >= 2000));
+    }
+}

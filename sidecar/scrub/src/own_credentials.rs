@@ -135,6 +135,7 @@ mod tests {
     #[test]
     fn a_credential_of_the_sidecar_has_a_name_in_the_log_only() {
         let (values, own) = credentials();
+        assert!(Arc::ptr_eq(own.values(), &values));
         assert_eq!(own.hold("vault.login-secret-id", b"6a2f-secret-id\n"), Holding::Searched);
         assert_eq!(on_a_link(&values, "it is 6a2f-secret-id."), "it is [redacted].");
         assert_eq!(in_the_log(&values, "it is 6a2f-secret-id."), "it is [redacted:vault.login-secret-id].");
@@ -169,8 +170,30 @@ mod tests {
         let (values, own) = credentials();
         assert_eq!(own.hold("vault.login-password", b"73519824"), Holding::Guessable);
         assert_eq!(own.hold("vault.login-password", b"secret"), Holding::Guessable);
+        assert_eq!(
+            own.hold("vault.login-password", b"k7Qp-z2W"),
+            Holding::Searched,
+            "eight bytes are enough"
+        );
         assert_eq!(on_a_link(&values, "73519824 is secret"), "73519824 is secret");
         assert_eq!(in_the_log(&values, "a secret"), "a secret", "ordinary text is removed from the log");
+    }
+
+    #[test]
+    fn credentials_are_released_when_nothing_holds_them_any_more() {
+        let (values, own) = credentials();
+        own.hold("vault.login-token", b"token-of-the-login");
+        assert_eq!(format!("{own:?}"), "OwnCredentials { .. }");
+        drop(own);
+        assert_eq!(on_a_link(&values, "token-of-the-login"), "[redacted]", "late messages are not scrubbed");
+        // As many as are searched for after their release.
+        for number in 0..1024 {
+            let value = format!("token-of-session-{number}").into_bytes().into();
+            let needle = Needle { label: "session.token".into(), value };
+            values.learn(slice::from_ref(&needle));
+            values.release(slice::from_ref(&needle));
+        }
+        assert_eq!(on_a_link(&values, "token-of-the-login"), "token-of-the-login");
     }
 
     #[test]

@@ -215,6 +215,11 @@ fn is_pem_boundary(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Needle, Scrubber};
+
+    fn needle(value: &[u8]) -> Needle {
+        Needle { label: "a.b".into(), value: Zeroizing::new(value.to_vec()) }
+    }
 
     #[test]
     fn a_value_is_as_guessable_as_its_lines_and_its_decoded_text() {
@@ -232,6 +237,49 @@ mod tests {
             ("p\"ss\\w%rd & <co> 12", None),
         ] {
             assert_eq!(Guessable::of(value.as_bytes()), guessable, "{value}");
+        }
+    }
+    #[test]
+    fn a_value_of_line_ends_is_found_as_json_escapes_it() {
+        let scrubber = Scrubber::new(vec![needle(b"a\n\n\nb")]);
+        for text in [&b"x a\n\n\nb"[..], br"x a\n\n\nb", br"x a\\n\\n\\nb", br"x a\\\\n\\\\n\\\\nb"] {
+            assert_eq!(&*scrubber.text(text).bytes, b"x [redacted:a.b]", "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_value_without_its_escapes_is_searched_for_if_it_is_long_enough() {
+        for (value, text, redactions) in [
+            ("%61%62%63", "%61bc", 0),
+            ("%61%62%63%64%65", "%61bcde", 0),
+            ("%61%62%63%64%65%66", "%61bcdef", 1),
+        ] {
+            let scrubber = Scrubber::new(vec![needle(value.as_bytes())]);
+            assert_eq!(scrubber.text(format!("in {text} out").as_bytes()).redactions, redactions, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_found_after_a_mark_that_takes_its_first_bytes() {
+        for (value, text) in [("41abcdefgh", "%41abcd%65fgh"), ("tabcdefgh", r"\tabcd%65fgh")] {
+            let scrubber = Scrubber::new(vec![needle(value.as_bytes())]);
+            assert_eq!(scrubber.text(text.as_bytes()).redactions, 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn short_lines_may_leave_seven_bytes_of_a_value() {
+        assert!(is_found_by_its_lines(b"line-one\nabc\nde"));
+        assert!(!is_found_by_its_lines(b"line-one\nabc\ndef"));
+    }
+
+    #[test]
+    fn a_value_with_other_characters_than_ascii_is_found_in_utf16() {
+        let value = "пароль-1234";
+        let scrubber = Scrubber::new(vec![needle(value.as_bytes())]);
+        for bytes_of in [u16::to_le_bytes, u16::to_be_bytes] {
+            let text: Vec<u8> = value.encode_utf16().flat_map(bytes_of).collect();
+            assert_eq!(scrubber.text(&text).redactions, 1, "{}", text.escape_ascii());
         }
     }
 }

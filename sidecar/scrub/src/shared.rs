@@ -272,9 +272,28 @@ mod tests {
     #[test]
     fn values_that_come_and_go_without_a_search_are_not_collected() {
         let log = SharedValues::default();
-        for number in 0..10 * MAX_RELEASED {
-            drop(hold(&log, &format!("passing-value-{number}")));
-            assert!(log.known.lock().unwrap().generations[0].len() <= 4 * MAX_RELEASED + 1);
+        for number in 0..4 * MAX_RELEASED {
+            let of_session = [1, 2, 3].map(|part| needle(&format!("passing-value-{number}-{part}")));
+            log.learn(&of_session);
+            log.release(&of_session);
+            assert!(log.known.lock().unwrap().generations[0].len() <= 4 * MAX_RELEASED + of_session.len());
+        }
+    }
+
+    #[test]
+    fn a_generation_that_has_grown_is_merged_into_the_next() {
+        let log = SharedValues::default();
+        let mut numbers = 0..;
+        for (learned, expected) in
+            [(64, [64, 0, 0]), (1, [0, 65, 0]), (959, [0, 1024, 0]), (64, [64, 1024, 0]), (1, [0, 0, 1089])]
+        {
+            let needles: Vec<_> =
+                numbers.by_ref().take(learned).map(|n| needle(&format!("value-{n:05}"))).collect();
+            log.learn(&needles);
+            let scrubber = log.scrubber(Naming::All);
+            let lengths = log.known.lock().unwrap().generations.each_ref().map(Vec::len);
+            assert_eq!(lengths, expected);
+            assert!(scrubber.indexes.iter().zip(lengths).all(|(index, length)| index.values.len() == length));
         }
     }
 

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::*;
 use crate::writer::WriteBy;
@@ -78,6 +78,8 @@ fn frequent_writes_are_made_by_the_task_and_rare_ones_by_the_thread() {
     let budget = unlimited_budget();
     assert!(!audit.writer.is_task_next(), "nothing was written yet");
     write_until_the_task_writes(&audit);
+    wait_until("the turn is given back without a write", || !audit.writer.is_task_next());
+    write_until_the_task_writes(&audit);
     let begun = audit.writer.begun_by_task();
     let submitted = runtime.block_on(audit.submit(&budget, &mut batch_of(&audit, "l-1", 1)));
     assert!(matches!(submitted, Submitted::Done(Ok(recorded)) if recorded == [Recorded::Yes]));
@@ -88,6 +90,23 @@ fn frequent_writes_are_made_by_the_task_and_rare_ones_by_the_thread() {
     assert_eq!(runtime.block_on(pending).unwrap(), [Recorded::Yes]);
     drop(audit);
     directory.verify().unwrap();
+}
+
+#[test]
+fn the_task_keeps_the_turn_while_writes_are_frequent() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    let is_prompt = |seq| {
+        std::thread::sleep(Duration::from_millis(1));
+        let mut batch = batch_of(&audit, "l-1", seq);
+        let submitted = runtime.block_on(audit.submit(&unlimited_budget(), &mut batch));
+        matches!(submitted, Submitted::Done(Ok(_)))
+    };
+    // The thread looks after the task every 20 ms. If this test is stopped for as long, it begins again.
+    wait_until("the task writes for 160 ms", || {
+        write_until_the_task_writes(&audit);
+        (0..160).all(is_prompt)
+    });
 }
 
 /// A task that needs timers and sockets, as the heartbeats of a link do.
@@ -245,6 +264,88 @@ fn a_disk_that_hangs_under_the_thread_holds_no_caller() {
         assert!(record.contains(&format!(r#""seq":{seq},"#)), "{record}");
     }
     disk.restore(&audit);
+}
+
+/// The disk may still be slow: a worker that wrote to it would be held.
+#[test]
+fn the_task_does_not_follow_a_slow_write_of_the_thread() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    let disk = HangingDisk::replace_file_of(&audit);
+    let submitted = audit.submit(&unlimited_budget(), &mut batch_of(&audit, "l-1", 1)).now_or_never();
+    let Some(Submitted::Pending(pending)) = submitted else { panic!("the caller waits or wrote") };
+    wait_until("the thread hangs", || audit.open_log.log.try_lock().is_err());
+    // Longer than a quick write may take.
+    std::thread::sleep(Duration::from_millis(50));
+    let written = disk.take_records(1);
+    assert_eq!(runtime.block_on(pending).unwrap(), [Recorded::Yes]);
+    assert!(!audit.writer.is_task_next(), "the task writes next");
+    written.join().unwrap();
+    disk.restore(&audit);
+    write_until_the_task_writes(&audit);
+}
+
+/// Keeps a worker of the runtime busy until it is dropped.
+struct BusyWorker {
+    _until: mpsc::Sender<()>,
+}
+
+impl BusyWorker {
+    fn start(runtime: &Runtime) -> Self {
+        let (_until, dropped) = mpsc::channel::<()>();
+        let (begun, begins) = mpsc::channel();
+        runtime.spawn(async move {
+            begun.send(()).unwrap();
+            let _ = dropped.recv();
+        });
+        begins.recv_timeout(DEADLINE).unwrap();
+        Self { _until }
+    }
+}
+
+/// Otherwise both would write, and the records of a caller could change places.
+#[test]
+fn a_task_that_runs_only_after_its_turn_leaves_the_batches_to_the_thread() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    let workers = [BusyWorker::start(&runtime), BusyWorker::start(&runtime)];
+    let event = EventRecord::new(Event::LinkStart);
+    let mut held = None;
+    wait_until("the task is woken", || {
+        held = None;
+        write_until_the_task_writes(&audit);
+        held = Some(audit.open_log.log());
+        audit.event(&event).unwrap();
+        audit.writer.is_task_next()
+    });
+    let begun = audit.writer.begun_by_task();
+    wait_until("the thread has taken the batch", || !audit.writer.is_task_next());
+    audit.event(&event).unwrap();
+    drop(workers);
+    for _ in 0..4 {
+        runtime.block_on(runtime.spawn(async {})).unwrap();
+    }
+    let before = audit.last_number();
+    drop(held);
+    wait_until("both batches are written", || audit.last_number() >= before + 2);
+    assert_eq!(audit.writer.begun_by_task(), begun, "the task wrote");
+}
+
+#[test]
+fn the_task_goes_on_until_the_queue_is_empty() {
+    let (directory, runtime) = (Directory::new(), runtime());
+    let audit = open_with_task(&directory, &runtime);
+    wait_until("the task writes more batches than it takes at once", || {
+        let workers = [BusyWorker::start(&runtime), BusyWorker::start(&runtime)];
+        write_until_the_task_writes(&audit);
+        let (begun, before) = (audit.writer.begun_by_task(), audit.last_number());
+        for _ in 0..20 {
+            audit.event(&EventRecord::new(Event::LinkStart)).unwrap();
+        }
+        drop(workers);
+        wait_until("the batches are written", || audit.last_number() >= before + 20);
+        audit.writer.begun_by_task() == begun + 2
+    });
 }
 
 /// Batches that were left to a task which never runs again are written by the thread.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tokio::time::Instant;
 
 use super::*;
 use cofferdam_policy::Verdict;
@@ -82,6 +83,19 @@ fn budget(bytes: u64, records_per_second: u32) -> Budget {
 
 fn unlimited_budget() -> Budget {
     budget(u64::MAX, u32::MAX)
+}
+
+/// Number and hash of the last record.
+fn end(verified: Verified) -> (u64, Hash) {
+    verified.head.map(|head| (head.number, head.hash)).unwrap()
+}
+
+/// Uses up the budget, which must have exactly this much left.
+#[track_caller]
+fn assert_bytes_left(budget: &Budget, left: u64) {
+    let charge = |bytes| budget.charge(budget::Charge { bytes, records: 1 }, u64::MAX, Instant::now());
+    charge(left + 1).expect_err("more is left");
+    charge(left).expect("less is left");
 }
 
 /// Leaked, so that records can borrow from it for the whole test run.

@@ -38,7 +38,9 @@ fn records_have_exactly_these_members() {
     for line in &lines {
         serde_json::from_str::<serde_json::Value>(line).unwrap();
     }
-    assert_eq!(directory.verify().unwrap().head.unwrap(), audit.head());
+    let (number, hash) = audit.end();
+    let head = Head { file: "audit-00000001.jsonl".to_owned(), line: 4, number, hash };
+    assert_eq!(directory.verify().unwrap().head, Some(head));
 }
 
 /// Hides the time and the chain.
@@ -180,8 +182,8 @@ fn many_threads_make_one_chain() {
     });
     let verified = directory.verify().unwrap();
     assert_eq!(verified.records, 1600);
-    assert_eq!(verified.head.unwrap(), audit.head());
     assert!(verified.files > 5);
+    assert_eq!(end(verified), audit.end());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -314,6 +316,20 @@ fn a_used_up_budget_refuses_its_session_only_and_is_reported_once() {
     assert_eq!(events.len(), 1, "{lines:#?}");
     assert!(events[0].contains(r#""session":"s-1""#));
     assert_eq!(lines.len(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_record_of_a_batch_is_charged_its_own_length() {
+    let directory = Directory::new();
+    let audit = directory.open();
+    let budget = budget(1_000_000, u32::MAX);
+    let mut batch = audit.batch();
+    for seq in 0..3 {
+        batch.event(&EventRecord::new(Event::LinkStart));
+        batch.decision(&DecisionRecord { followed_by: FollowedBy::Nothing, ..decision(call("l-1", seq)) });
+    }
+    assert!(matches!(audit.submit(&budget, &mut batch).await, Submitted::Done(Ok(_))));
+    assert_bytes_left(&budget, 1_000_000 - fs::metadata(directory.file(1)).unwrap().len());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::generations::Generations;
+use crate::index::{Index, JointFilter};
 use crate::patterns::Place;
 
 /// Different values of this length, which begin alike.
@@ -38,4 +39,38 @@ fn values_of_all_generations_are_found_once_at_every_position() {
             }
         }
     }
+}
+
+/// Values without ASCII are searched for by the letters that stand for them.
+#[test]
+fn values_of_all_generations_are_found_in_base64() {
+    let cyrillic = |value: &Vec<u8>| -> Vec<u8> {
+        value
+            .iter()
+            .map(|byte| char::from_u32(0x410 + u32::from(byte % 64)).unwrap())
+            .collect::<String>()
+            .into()
+    };
+    let generations = [values(2, 17), values(40, 24), values(1, 40)];
+    let generations = generations.map(|values| values.iter().map(cyrillic).collect::<Vec<_>>());
+    let indexes = Arc::new(Generations::new(generations.iter().map(|values| index(values)).collect()));
+    let scrubber = Scrubber { indexes, naming: Naming::All };
+    for value in generations.iter().flatten() {
+        for before in ["", "u", "us"] {
+            let encoded = base64(&[before.as_bytes(), value].concat(), b"+/");
+            let text = format!("Basic {encoded} sent");
+            let scrubbed = scrubber.text(text.as_bytes());
+            assert_eq!(scrubbed.redactions, 1, "{text}");
+            assert!(scrubbed.bytes.len() < 40, "{}", scrubbed.bytes.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn long_values_are_searched_for_together_as_soon_as_two_generations_have_some() {
+    let index = |length| Index::new(values(3, length).into_iter().map(Into::into).collect());
+    let (long, longer, short) = (index(16), index(40), index(15));
+    assert!(JointFilter::of([&long, &longer, &short].into_iter()).is_some());
+    assert!(JointFilter::of([&long, &short].into_iter()).is_none());
+    assert!(JointFilter::of([&short].into_iter()).is_none());
 }

@@ -78,6 +78,63 @@ fn a_text_that_decodes_to_too_much_is_removed_whole() {
 }
 
 #[test]
+fn what_is_decoded_is_limited_at_all_levels_together() {
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    for (words, is_removed) in [(200, false), (4000, true)] {
+        let text = base64_of_words(words, 3);
+        assert_eq!(scrubber.text(text.as_bytes()).redactions, u32::from(is_removed), "{words} words");
+    }
+}
+
+/// Ordinary text in so many layers of base64.
+fn base64_of_words(words: usize, layers: usize) -> String {
+    (0..layers).fold("plain words ".repeat(words), |text, _| base64(text.as_bytes(), b"+/"))
+}
+
+#[test]
+fn a_string_of_most_of_a_message_that_takes_too_long_is_removed_instead_of_others() {
+    // Both together take too long.
+    let (long, short) = (base64_of_words(1600, 3), base64_of_words(600, 2));
+    let message = format!(r#"["{long}","{short}"]"#);
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    let output: Vec<String> = serde_json::from_slice(&scrubber.message(message.as_bytes()).bytes).unwrap();
+    assert_eq!(output, ["[redacted: encoded too often to be searched]", &short]);
+}
+
+#[test]
+fn numbers_around_a_string_that_takes_too_long_are_replaced() {
+    let message = format!(r#"[918273645018273,"{}",918273645018273]"#, base64_of_words(4000, 3));
+    let output = scrubber_for(b"918273645018273").message(message.as_bytes()).bytes.into_owned();
+    let expected = r#"["[redacted:github.token]","[redacted: encoded too often to be searched]","[redacted:github.token]"]"#;
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+}
+
+#[test]
+fn encodings_are_decoded_three_times() {
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    for (layers, redactions) in [(1, 1), (3, 1), (4, 0)] {
+        let text = (0..layers).fold("correct-horse-battery".to_owned(), |text, _| {
+            base64(format!("({text})").as_bytes(), b"+/")
+        });
+        assert_eq!(scrubber.text(text.as_bytes()).redactions, redactions, "{layers} layers");
+    }
+}
+
+#[test]
+fn json_in_strings_stays_json_six_levels_deep() {
+    let scrubber = scrubber_for(b"918273645018273");
+    for (levels, innermost) in [(6, r#"["[redacted:github.token]"]"#), (7, "[[redacted:github.token]]")] {
+        let message =
+            (0..levels).fold("[918273645018273]".to_owned(), |json, _| format!("[{}]", quoted(&json)));
+        let output = scrubber.message(message.as_bytes()).bytes.into_owned();
+        let unpacked = (0..levels).fold(String::from_utf8(output).unwrap(), |json, _| {
+            serde_json::from_str::<[String; 1]>(&json).unwrap().concat()
+        });
+        assert_eq!(unpacked, innermost, "{levels} levels");
+    }
+}
+
+#[test]
 fn a_string_with_too_many_values_is_replaced_whole() {
     let scrubber = scrubber_for(b"correct-horse");
     let text = |count| "correct-horse ".repeat(count);

@@ -244,6 +244,8 @@ fn no_escape_is_cut() {
         serde_json::from_str::<serde_json::Value>(&outer[0])
             .unwrap_or_else(|error| panic!("{}: {error}", outer[0]));
     }
+    let text = scrubber_for(b"nabcdefgh").text(br"x \nabcdefgh y").bytes.into_owned();
+    assert_eq!(text, b"x [redacted:github.token] y");
     let direct = scrubber_for(b"nabcdefgh").message(br#"["x\nabcdefgh"]"#).bytes.into_owned();
     assert_eq!(direct, br#"["x\nabcdefgh"]"#, "a value was found although `\\n` is an escape");
 }
@@ -282,15 +284,18 @@ fn wrapped_base64_is_found() {
 
 #[test]
 fn the_first_label_is_used_and_overlapping_matches_are_merged() {
-    let three = scrubber(&[
+    let all = scrubber(&[
         ("first.a", b"same-value-1"),
         ("second.b", b"same-value-1"),
         ("third.c", b"value-1-and-more"),
+        ("fourth.d", b"value-1-else"),
     ]);
-    assert_eq!(&*three.text(b"x same-value-1 y").bytes, b"x [redacted:first.a] y");
-    let merged = three.text(b"x same-value-1-and-more y");
+    assert_eq!(&*all.text(b"x same-value-1 y").bytes, b"x [redacted:first.a] y");
+    let merged = all.text(b"x same-value-1-and-more y");
     assert_eq!((&*merged.bytes, merged.redactions), (&b"x [redacted:third.c] y"[..], 1));
-    let both = three.text(b"same-value-1value-1-and-more");
+    let equally_long = all.text(b"x same-value-1-else y");
+    assert_eq!((&*equally_long.bytes, equally_long.redactions), (&b"x [redacted:first.a] y"[..], 1));
+    let both = all.text(b"same-value-1value-1-and-more");
     assert_eq!((&*both.bytes, both.redactions), (&b"[redacted:first.a][redacted:third.c]"[..], 2));
 }
 
