@@ -349,7 +349,7 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     let refusal = refused(next(&mut copy));
     assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::Never));
     assert!(refusal.message.contains("`cofferdam enroll`"), "{}", refusal.message);
-    assert_eq!(alerts(&world).len(), 1);
+    wait_until("the copy is reported", || alerts(&world).len() == 1);
 
     // The original does not respond any more: its connection is dead, but neither end was closed. The first to
     // reconnect gets the link.
@@ -365,7 +365,7 @@ fn a_link_whose_connection_answers_is_kept_and_a_dead_one_is_replaced() {
     let mut late = sandbox.relay();
     let refusal = refused(late.open_with(key_hello(&sandbox, Some(&welcome))));
     assert_eq!((refusal.code.as_str(), refusal.retry), ("clone_refused", Retry::Never));
-    assert_eq!(alerts(&world).len(), 2);
+    wait_until("the late copy is reported", || alerts(&world).len() == 2);
 }
 
 #[test]
