@@ -43,7 +43,7 @@ dist *PARTS:
 sdk:
     tests/tools bash -c 'PYTHON=$COFFERDAM_TEST_TOOLS/python/bin/python3 MODULES=$COFFERDAM_TEST_TOOLS/npm/node_modules exec packaging/sdk dist'
 
-# side by side with the alternatives, about six minutes; without arguments it writes packaging/BENCHMARKS.md
+# side by side with the alternatives; without arguments five runs, about half an hour, and it writes packaging/BENCHMARKS.md
 bench *ARGS: shim sidecar
     cargo build --release --locked -p cofferdam-bench
     cargo build --locked --manifest-path shim/Cargo.toml --profile shim --target "$(uname -m)-unknown-linux-musl" --no-default-features --target-dir {{target}}/small

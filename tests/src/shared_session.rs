@@ -92,6 +92,21 @@ pub fn refused(harness: &mut Harness, server: &str, words: &[&str]) -> String {
     text
 }
 
+/// Asserts that a line of the log under the reference of this refusal has these words, and that the refusal has none of
+/// them: they are for the host only.
+#[track_caller]
+pub fn assert_logged_only(world: &World, refusal: &str, words: &[&str]) {
+    for word in words {
+        assert!(!refusal.contains(word), "the sandbox is told `{word}`: {refusal}");
+    }
+    let reference = refusal.split_once("under link=").map(|(_, rest)| rest);
+    let reference = reference.and_then(|rest| rest.split(|letter: char| !letter.is_alphanumeric()).next());
+    let reference = format!("link={}", reference.unwrap_or_else(|| panic!("no reference in {refusal}")));
+    let log = world.log();
+    let is_it = |line: &&str| line.contains(&reference) && words.iter().all(|word| line.contains(word));
+    assert!(log.lines().any(|line| is_it(&line)), "no line under {reference} with {words:?}: {log}");
+}
+
 #[track_caller]
 fn shim(sandbox: &SandboxFiles, server: &str) -> Harness {
     let mut command = sandbox.command();

@@ -15,7 +15,6 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::cannot_run;
 use cofferdam_tests::world::World;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 /// An ext4 file system in a file, mounted through a loop device. Thawed and unmounted on drop.
 struct LoopDisk {
@@ -96,12 +95,11 @@ fn while_the_audits_disk_hangs_only_calls_that_need_a_record_wait() {
     let slow = answered.send_call("slow", json!({"ms": 3000}));
     world.wait_until("the slow call runs", || world.times_executed("tools", "slow") == 1);
 
+    // What is asserted until the disk is thawed happens while it is frozen.
     disk.freeze();
-    let began = Instant::now();
     let waiting = calling.send_call("echo", json!({"text": "needs a record"}));
     let also_waiting = answered.send_call("echo", json!({"text": "needs a record"}));
     assert!(answered.answer_within(&slow, Duration::from_secs(8)).is_some(), "a response was held up");
-    assert!(began.elapsed() < Duration::from_secs(8), "responses were held up: {:?}", began.elapsed());
     assert_eq!(world.sessions().as_array().map(Vec::len), Some(3), "`sessions` does not list every link");
     let process = processes_of(&world, &session);
     let kill = world.cofferdam(&["kill", &session]);
@@ -114,7 +112,6 @@ fn while_the_audits_disk_hangs_only_calls_that_need_a_record_wait() {
         let message = refused["error"]["message"].as_str().unwrap_or_default();
         assert!(message.contains("could not be recorded"), "{refused}");
     }
-    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
     assert_eq!(world.times_executed("tools", "echo"), 0, "a call ran without a record");
 
     disk.thaw();
@@ -148,8 +145,8 @@ fn a_disk_that_begins_to_hang_under_a_stream_of_calls_holds_no_link() {
     let slow = answered.send_call("slow", json!({"ms": 3000}));
     world.wait_until("the slow call runs", || world.times_executed("tools", "slow") == 1);
 
+    // What is asserted until the disk is thawed happens while it is frozen.
     disk.freeze();
-    let began = Instant::now();
     assert!(answered.answer_within(&slow, Duration::from_secs(8)).is_some(), "a response was held up");
     // Six heartbeats have passed.
     assert!(!world.log().contains("connection lost"), "a link missed its heartbeats:\n{}", world.log());
@@ -171,7 +168,6 @@ fn a_disk_that_begins_to_hang_under_a_stream_of_calls_holds_no_link() {
     let message = refused["error"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("could not be recorded"), "{refused}");
     assert!(answer_to_killed.get("error").is_some(), "{answer_to_killed}");
-    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
     assert!(!world.log().contains("connection lost"), "a link missed its heartbeats:\n{}", world.log());
 
     disk.thaw();

@@ -263,6 +263,26 @@ fn links_that_break_the_protocol_do_not_flood_the_log() {
 }
 
 #[test]
+fn connections_that_are_lost_do_not_flood_the_log() {
+    const LINKS: usize = 60;
+    let world = World::new().server("tools", Server::fixture()).start();
+    let opened: Vec<RawRelay> = std::iter::repeat_with(|| {
+        let mut relay = RawRelay::connect(&world.layout().relay);
+        relay.await_welcome("tools");
+        relay
+    })
+    .take(LINKS)
+    .collect();
+    drop(opened);
+    let logged = || lines_and_left_out(&world.log(), "connection lost");
+    world.wait_until("each line is in the log or counted", || {
+        let (lines, left_out) = logged();
+        lines + left_out == LINKS
+    });
+    assert!(logged().0 < LINKS, "no line was left out");
+}
+
+#[test]
 fn a_resume_that_acknowledges_unsent_frames_is_refused_without_harm_to_the_owner() {
     let world = World::new().server("tools", Server::fixture()).start();
     let mut owner = RawRelay::connect(&world.layout().relay);

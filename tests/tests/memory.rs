@@ -12,6 +12,7 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use relay_proto::delivery::Outbox;
 use relay_proto::frame::{Frame, MaybeRan};
+use relay_proto::limits::MAX_MESSAGE;
 use serde_json::{Value, json};
 
 /// The default of `limits.enrolment-memory`, in MiB.
@@ -83,6 +84,8 @@ fn requests_that_are_not_finished_use_no_more_than_the_ceiling_of_their_sandbox(
 #[test]
 fn sixty_four_links_with_large_results_at_once_stay_within_the_ceiling() {
     const LINKS: usize = 64;
+    /// More bytes than the fixture writes around the text of a result.
+    const ENVELOPE: usize = 256;
     let mut world =
         World::new().server("tools", Server::fixture()).limit("processes = 256\nlinks = 65").start();
     let mut links: Vec<Harness> = (0..LINKS).map(|_| world.connected("tools")).collect();
@@ -99,17 +102,21 @@ fn sixty_four_links_with_large_results_at_once_stay_within_the_ceiling() {
             assert_eq!(text_of(&link.answer_to(&id)).len(), MIB, "a result is missing");
         }
     }
+    let largest = MAX_MESSAGE - ENVELOPE;
     let calls: Vec<(&mut Harness, Value)> = links
         .iter_mut()
         .take(8)
         .map(|link| {
-            let id = link.send_call("big", json!({"bytes": 9 * MIB}));
+            let id = link.send_call("big", json!({"bytes": largest}));
             (link, id)
         })
         .collect();
     for (link, id) in calls {
-        assert_eq!(text_of(&link.answer_to(&id)).len(), 9 * MIB, "a large result is missing");
+        assert_eq!(text_of(&link.answer_to(&id)).len(), largest, "a large result is missing");
     }
+    // Not much more is refused.
+    let refused = links[0].call("big", json!({"bytes": largest + ENVELOPE}));
+    assert_eq!(refusal_of(&refused), "message_too_large", "{refused}");
     assert_memory_is_limited(&mut world, before, DEFAULT_CEILING, LINKS);
 }
 

@@ -1,5 +1,5 @@
-//! Unusable secrets and paths in Vault: refused with path and server, without effect on other servers of the same
-//! session.
+//! Unusable secrets and paths in Vault: refused with secret and server, the path in the log only, without
+//! effect on other servers of the same session.
 //!
 //! For failing logins see `vault_bad_logins`; for cut, huge and invalid responses `vault_client::replayed_responses`.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::openbao::{KvEngine, OpenBao};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::shared_session::{SharedSession, refused};
+use cofferdam_tests::shared_session::{SharedSession, assert_logged_only, refused};
 use cofferdam_tests::vault::{
     CANARY, leases, leave, prepared, root_certificate, set_certificate_ttl, token_file_auth,
     with_tools_server, world, world_with_vault_at,
@@ -29,9 +29,9 @@ fn fixture_with(template: &str) -> Server {
     Server::fixture().env("SECRET", template).allow(&["*"])
 }
 
-/// Asserts that the server is refused with these words, and that the server `good` is not.
+/// Asserts that the server is refused with these words, and that the server `good` is not; returns the refusal.
 #[track_caller]
-fn assert_refused_alone(sandbox: &mut SharedSession, server: &str, words: &[&str]) {
+fn assert_refused_alone(sandbox: &mut SharedSession, server: &str, words: &[&str]) -> String {
     let mut harness = sandbox.shim(server);
     let text = refused(&mut harness, server, words);
     assert!(!text.contains(CANARY), "{text}");
@@ -39,6 +39,7 @@ fn assert_refused_alone(sandbox: &mut SharedSession, server: &str, words: &[&str
     let mut good = sandbox.connected("good");
     assert!(good.call("echo", json!({"text": "x"})).get("result").is_some());
     leave(good);
+    text
 }
 
 /// A change to a response of Vault.
@@ -63,11 +64,9 @@ fn a_missing_mount_is_refused() {
         ("made", "GET `nomount/creds/agent`"),
         ("written", "POST `nomount/issue/agent`"),
     ] {
-        assert_refused_alone(
-            &mut sandbox,
-            server,
-            &[path, "HTTP 404", "check the path, including its mount"],
-        );
+        let words = ["HTTP 404", "check the path, including its mount"];
+        let text = assert_refused_alone(&mut sandbox, server, &words);
+        assert_logged_only(&sandbox.world, &text, &[path]);
     }
 }
 
@@ -108,11 +107,13 @@ fn values_that_are_not_text_and_empty_secrets_are_handled() {
         assert_refused_alone(&mut sandbox, server, &[why, "the secret `odd`"]);
     }
     assert_refused_alone(&mut sandbox, "empty", &["the secret `empty`", "it is empty"]);
-    assert_refused_alone(&mut sandbox, "deleted", &["secret/data/deleted", "Vault has nothing at this path"]);
+    let words = ["the secret `deleted`", "Vault has nothing at this path"];
+    let text = assert_refused_alone(&mut sandbox, "deleted", &words);
+    assert_logged_only(&sandbox.world, &text, &["secret/data/deleted"]);
 }
 
 #[test]
-fn a_path_that_the_policies_deny_is_named() {
+fn a_path_that_the_policies_deny_is_named_in_the_log_only() {
     let Some(bao) = prepared(OpenBao::dev()) else { return };
     let mut sandbox = SharedSession::start(
         with_working_server(world(&bao))
@@ -122,8 +123,9 @@ fn a_path_that_the_policies_deny_is_named() {
             .server("made", fixture_with("{cert.private_key}")),
     );
     for (server, path) in [("stored", "GET `secret/data/other`"), ("made", "POST `pki/issue/another`")] {
-        let words = [path, "Vault refuses", "allow this path in its policies", "tried again in "];
-        assert_refused_alone(&mut sandbox, server, &words);
+        let words = ["Vault refuses", "allow this path in its policies", "tried again in "];
+        let text = assert_refused_alone(&mut sandbox, server, &words);
+        assert_logged_only(&sandbox.world, &text, &[path]);
     }
 }
 
@@ -154,8 +156,9 @@ fn a_certificate_for_another_name_is_refused() {
     let auth = format!("ca-file = {:?}\n{}", tls.ca_file, token_file_auth(&bao));
     let requests_before = bao.audit().len();
     let mut sandbox = SharedSession::start(with_tools_server(world_with_vault_at(&elsewhere, &auth)));
-    let words = ["the secret `cert`", "cannot be reached", "not valid for name", "`ca-file`"];
-    refused(&mut sandbox.shim("tools"), "tools", &words);
+    let words = ["the secret `cert`", "cannot be reached", "`ca-file`"];
+    let text = refused(&mut sandbox.shim("tools"), "tools", &words);
+    assert_logged_only(&sandbox.world, &text, &["not valid for name"]);
     sandbox.assert_server_without_credential_responds();
     assert_eq!(bao.audit().len(), requests_before, "a request was made");
 }

@@ -156,7 +156,7 @@ fn a_replayed_handshake_without_a_valid_credential_is_refused_with_the_reason() 
     for _ in 0..3 {
         let refused = shim.call("headers", json!({}));
         assert_eq!(refusal_of(&refused), "credential_unavailable", "{refused}");
-        for word in ["it did not run", "HTTP 401", "secret/github", "sealed", "tried again in "] {
+        for word in ["it did not run", "HTTP 401", "the secret `github`", "sealed", "tried again in "] {
             assert!(refused.to_string().contains(word), "{word}: {refused}");
         }
         assert_eq!(refused.to_string().matches("it did not run").count(), 1, "{refused}");

@@ -56,6 +56,7 @@ pub struct SecretStatus {
     pub expires: Option<Instant>,
     /// How often the current lease was renewed.
     pub renewals: u64,
+    /// Scrubbed.
     pub last_error: Option<String>,
     /// When the secret is next renewed, read again or retried.
     pub next: Option<Instant>,
@@ -178,6 +179,7 @@ impl Credentials {
         }
         let earlier = self.store.earlier.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
+        let scrubber = self.store.scrubber_naming_all();
         let statuses = renewals.into_iter().map(|(secret, status)| {
             let material = newest.get(&secret);
             let newest_until = material.and_then(|material| material.outlives_session());
@@ -192,7 +194,7 @@ impl Credentials {
                 expires: material.and_then(|material| material.expires()),
                 origin: status.origin,
                 renewals: status.renewals,
-                last_error: status.last_error,
+                last_error: status.last_error.map(|error| shown_error(&scrubber, &error)),
                 next: status.next,
                 reading: status.reading,
                 secret,
@@ -230,16 +232,31 @@ impl Credentials {
         self.store.scrubber(Arc::new(|_: &str| true))
     }
 
-    /// A scrubber for the values of all sessions, which names only those of the secrets that `is_own` accepts. Values of
-    /// other secrets are replaced without a name, and those that could be found by guessing stay.
+    /// A scrubber for the values of all sessions, which names only those of the secrets that `is_own` accepts, and the
+    /// session's own token and leases in Vault. Values of other secrets and the token of the sidecar's login are replaced
+    /// without a name, and those that could be found by guessing stay.
     pub fn scrubber_for(&self, is_own: impl Fn(&str) -> bool + Send + Sync + 'static) -> Scrubber {
-        /// Tokens and lease ids, which are labelled like the fields of a secret.
-        const OF_VAULT: &str = "vault";
-        let secret = move |label: &str| {
-            label.split('.').next().is_some_and(|secret| secret == OF_VAULT || is_own(secret))
+        const LOGIN_TOKEN: &str = "vault.login-token";
+        /// These are labelled like the fields of a secret.
+        const OF_SESSION: [&str; 2] = ["vault.lease-id", "vault.session-token"];
+        let is_named = move |label: &str| {
+            let secret = label.split('.').next();
+            OF_SESSION.contains(&label) || (label != LOGIN_TOKEN && secret.is_some_and(&is_own))
         };
-        self.store.scrubber(Arc::new(secret))
+        self.store.scrubber(Arc::new(is_named))
     }
+}
+
+/// An error as the host is shown it: scrubbed, and then shortened. The order matters, because the rest of a credential that
+/// was cut in two would not be recognised.
+fn shown_error(scrubber: &Scrubber, error: &str) -> String {
+    const MAX_ERROR_BYTES: usize = 1000;
+    let mut shown = scrubber.name(error).into_owned();
+    if shown.len() > MAX_ERROR_BYTES {
+        shown.truncate(shown.floor_char_boundary(MAX_ERROR_BYTES));
+        shown.push('…');
+    }
+    shown
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub enum SecretProblem {
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The source may return the secret later.
-    #[error("{}", .0.message())]
+    #[error("{}", .0.with_next_attempt(&.0.0.detail))]
     Unavailable(Unavailable),
 }
 
@@ -80,9 +80,10 @@ pub enum SourceError {
 /// Why a source returned no credential this time.
 #[derive(Clone, Debug)]
 pub struct SourceFailure {
-    /// What was tried and why it failed. Sandboxes see this, so it never quotes the source.
+    /// What was tried and why it failed. Sandboxes see this, so it neither quotes the source nor names a path of the host
+    /// or of the source.
     pub message: String,
-    /// The same, with the source's own error message.
+    /// The same for the host: with paths, addresses and the source's own error message.
     pub detail: String,
     pub next_step: String,
     /// Callers do not retry before this time.
@@ -121,10 +122,18 @@ impl SecretError {
     }
 }
 
+impl SourceFailure {
+    /// What failed and the next step, for the host.
+    pub(super) fn explained(&self) -> String {
+        format!("{}; {}", self.detail, self.next_step)
+    }
+}
+
 impl SecretProblem {
-    /// The problem with its causes, without the name of a program.
+    /// The problem with its causes, without the name of a program and without what the source says on the host only.
     pub(super) fn for_sandbox(&self) -> String {
         match self {
+            Self::Unavailable(unavailable) => unavailable.with_next_attempt(&unavailable.0.message),
             Self::Source(SourceError::Exec(RunError::Start(_))) => "its command cannot be started".into(),
             other => error_chain(other),
         }
@@ -166,9 +175,9 @@ impl From<SourceFailure> for SecretProblem {
 }
 
 impl Unavailable {
-    /// The failure, and when the next attempt is due.
-    fn message(&self) -> String {
+    /// What failed, and when the next attempt is due.
+    fn with_next_attempt(&self, failed: &str) -> String {
         let wait = self.0.next_attempt.saturating_duration_since(Instant::now()).as_secs() + 1;
-        format!("{}; tried again in {wait} s at the earliest", self.0.message)
+        format!("{failed}; tried again in {wait} s at the earliest")
     }
 }

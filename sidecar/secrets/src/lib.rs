@@ -60,7 +60,7 @@ pub use credentials::SecretStatus;
 pub use error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
 pub use fields::FieldError;
 pub use fill::{InjectError, Secrets, fill, fill_arguments, fill_environment, fill_header};
-pub use local::{FileContent, LocalSource, fetch, local_field_names, read_file};
+pub use local::{FileContent, LocalFields, LocalSource, fetch, local_fields, read_file};
 pub use material::Material;
 pub use outliving::{OutlivingValues, ValidUntil};
 pub use reads::SecretReads;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_base::text::error_chain;
+use cofferdam_scrub::Guessable;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nix::fcntl::OFlag;
@@ -25,6 +26,7 @@ use zeroize::Zeroizing;
 
 use super::error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
 use super::expiring::{self, ExpiringCredential};
+use super::exposed_values::needles;
 use super::fields;
 use super::material::Material;
 use super::renewal::{RenewalClass, Terms};
@@ -62,19 +64,27 @@ pub async fn fetch(spec: &SecretSpec, limits: SourceLimits) -> Result<Material, 
     lease.map(|lease| Material::new(spec, lease)).map_err(|cause| SecretError::new(spec, cause))
 }
 
-/// The names of the fields of a secret in a file or an environment variable, for a check of the configuration. `None` for a
-/// secret of another origin: no command is run. May block.
-pub fn local_field_names(
-    spec: &SecretSpec,
-    limits: SourceLimits,
-) -> Result<Option<BTreeSet<String>>, SecretProblem> {
+/// What a check of the configuration is told of a secret in a file or an environment variable.
+#[derive(Debug)]
+pub struct LocalFields {
+    pub names: BTreeSet<String>,
+    /// Of the first value that could be found by guessing, if there is one. Values of public fields do not count.
+    pub guessable: Option<Guessable>,
+}
+
+/// Reads the fields of a secret in a file or an environment variable, for a check of the configuration. `None` for a secret
+/// of another origin: no command is run. May block.
+pub fn local_fields(spec: &SecretSpec, limits: SourceLimits) -> Result<Option<LocalFields>, SecretProblem> {
     let content = match &spec.origin {
         Origin::Env(name) => check_variable(std::env::var_os(name), limits.bytes)?,
         Origin::File(path) => read_file(path, limits.bytes, FileContent::Public)?,
         Origin::Exec { .. } | Origin::Vault(_) => return Ok(None),
     };
-    let public = spec.public.iter().cloned().collect();
-    Ok(Some(fields::parse(&content, &public, spec.short)?.into_keys().collect()))
+    let public: BTreeSet<String> = spec.public.iter().cloned().collect();
+    let fields = fields::parse(&content, &public, spec.short)?;
+    let secret = fields.iter().filter(|(field, _)| !public.contains(*field));
+    let guessable = needles(&spec.name, secret).iter().find_map(|needle| Guessable::of(&needle.value));
+    Ok(Some(LocalFields { names: fields.into_keys().collect(), guessable }))
 }
 
 impl LocalSource {

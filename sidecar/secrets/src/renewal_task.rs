@@ -79,14 +79,12 @@ impl Renewable for RenewedSecret {
         if let Some(failure) = recent.filter(|_| !is_usable) {
             // A caller has just tried and failed.
             let not_before = Some(failure.next_attempt);
-            return Err(Failure::Later { why: failure.detail.clone(), not_before });
+            return Err(Failure::Later { why: failure.explained(), not_before });
         }
         match store.read_from(source, &mut entry, &request).await {
             Ok((_, terms)) => Ok(terms),
             Err(error) => Err(match error.failure() {
-                Some(failure) => {
-                    Failure::Later { why: failure.detail.clone(), not_before: failure.not_before }
-                }
+                Some(failure) => Failure::Later { why: failure.explained(), not_before: failure.not_before },
                 None => {
                     let why = error.cause.to_string();
                     tracing::warn!(secret = %self.secret, why, "a secret was read again, but its new content cannot be used");

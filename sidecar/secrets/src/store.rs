@@ -143,9 +143,9 @@ impl Store {
             Err(cause) => {
                 let error = SecretError::new(spec, cause);
                 if let Some(failure) = error.failure() {
-                    // `detail` may quote the source: it goes to the log and to `sessions` only, never to a sandbox.
+                    // This may quote the source: it goes to the log and to `sessions` only, never to a sandbox.
                     if let Some(left_out) = FAILED_LINES.admit() {
-                        tracing::warn!(secret = %error.secret, left_out, why = failure.detail, "reading a secret failed");
+                        tracing::warn!(secret = %error.secret, left_out, why = failure.explained(), "reading a secret failed");
                     }
                     entry.failure = Some(failure.clone());
                 }
@@ -251,12 +251,17 @@ impl Store {
         self.log.scrubber(Naming::Own(OwnNames { labels: self.labels.load_full(), is_own }))
     }
 
+    /// A scrubber for the values of all sessions, for what the host is shown.
+    pub(super) fn scrubber_naming_all(&self) -> Scrubber {
+        self.log.scrubber(Naming::All)
+    }
+
     pub(super) fn record_failure(&self, error: &SecretError) {
         let Some(failure) = error.failure() else { return };
         let mut renewal_statuses = self.renewal_statuses.lock().unwrap_or_else(PoisonError::into_inner);
         let status = renewal_statuses.entry(error.secret.clone()).or_default();
         status.origin.clone_from(&error.origin);
-        status.last_error = Some(failure.detail.clone());
+        status.last_error = Some(failure.explained());
         status.next = Some(failure.next_attempt);
     }
 }

@@ -22,7 +22,7 @@ use crate::upstream::Upstream;
 /// What a server did in a trial.
 #[derive(Debug)]
 pub struct Trial {
-    /// Name and version, as the server gives them.
+    /// Name and version, as the server gives them: of any length, and not scrubbed yet, like the names of its tools.
     pub software: String,
     /// From the start to the response to the handshake.
     pub handshake: Duration,
@@ -56,7 +56,7 @@ pub enum TrialError {
     /// It runs, and did not answer.
     #[error("it did not answer {} within {} s", .request, .limit.as_secs())]
     NoAnswer { request: &'static str, limit: Duration, stray_output: Option<Vec<u8>> },
-    /// It answered with an error.
+    /// It answered with an error, whose message may have any length.
     #[error("it answered {request} with an error: {message}")]
     Refused { request: &'static str, message: String },
 }
@@ -278,15 +278,14 @@ fn request(id: &IdValue, method: &str, params: Value) -> Outbound {
     Outbound::request(message(id, method, params), id.clone(), method, None)
 }
 
-/// Name and version, shortened.
+/// Name and version.
 fn describe(server: &Value) -> String {
-    let part = |name: &str| server[name].as_str().unwrap_or("?").chars().take(60).collect::<String>();
+    let part = |name: &str| server[name].as_str().unwrap_or("?").to_owned();
     format!("{} {}", part("name"), part("version"))
 }
 
 fn describe_error(error: &Value) -> String {
-    let message: String =
-        error["message"].as_str().unwrap_or("without a message").chars().take(300).collect();
+    let message = error["message"].as_str().unwrap_or("without a message");
     format!("{message} ({})", error["code"])
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cofferdam_scrub::Guessable;
 use cofferdam_secrets::{
     FieldError, MIN_VALUE_BYTES, Origin, SecretProblem, SecretSpec, SourceError, SourceLimits, Template,
-    local_field_names,
+    local_fields,
 };
 use cofferdam_servers::spec::{Scope, ServerKind, ServerSpec};
 use relay_proto::name::Name;
@@ -52,14 +53,38 @@ fn check_source(
         }
         Origin::Vault(_) => return None,
     };
-    match local_field_names(secret, limits) {
-        Ok(fields) => fields,
+    match local_fields(secret, limits) {
+        Ok(fields) => fields.map(|fields| {
+            if let Some(guessable) = fields.guessable {
+                report_guessable(guessable, &key, findings);
+            }
+            fields.names
+        }),
         Err(problem) => {
             let (message, hint) = describe(&problem, &key);
             findings.add(code_of(&problem), &key, message, hint);
             None
         }
     }
+}
+
+/// Reports a value that is not searched for everywhere. Its field is not named, for the same reason as in [`describe`].
+fn report_guessable(guessable: Guessable, key: &[&str], findings: &mut Findings<'_>) {
+    let (what, hint) = match guessable {
+        Guessable::Value => (
+            "a value",
+            "use a longer one with more different characters, or list its field under `public` if it is no secret",
+        ),
+        Guessable::Part => (
+            "a line of a value, or the text that its escapes stand for,",
+            "use longer lines, or list the field under `public` if it is no secret",
+        ),
+    };
+    let message = format!(
+        "{what} in the source of `{}` could be found by guessing; it is removed only from what its own servers send",
+        key.join(".")
+    );
+    findings.add("secret-guessable", key, message, hint);
 }
 
 /// What is wrong with a source, and what to do about it. Names neither its path nor its variable, nor a field that the source

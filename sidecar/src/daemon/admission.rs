@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use cofferdam_audit::Event;
-use cofferdam_base::clock;
+use cofferdam_base::{PacedLines, clock};
 use relay_proto::code::Code;
 use relay_proto::control::{Hello, Proof, Purpose, Refusal, Retry};
 use relay_proto::key::PublicKey;
@@ -19,6 +19,8 @@ use super::state::Daemon;
 use crate::config::Config;
 use crate::enrolment::{ConfirmOutcome, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
 use crate::session::principal::{Enrolled, EnrolledBy, EpochOffer, OfferOutcome, Principal};
+
+static NOT_SAVED_LINES: PacedLines = PacedLines::new("an enrolment was not saved");
 
 /// How a connection reached the sidecar.
 #[derive(Clone, Debug)]
@@ -197,15 +199,11 @@ pub(super) fn report_denied(daemon: &Daemon, key: &PublicKey, denied: &Denied) {
         daemon.record(Event::Alert, Some(&format!("enrolment {}{name}: {why}; key {key}", enrolment.id)));
     }
     // Rate limited: a disk may stay full for long, and a peer can retry without end.
-    if let Denied::NotSaved(error) = denied
-        && daemon
-            .report_limits
-            .save_errors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .allows(Instant::now())
-    {
-        tracing::error!(error = error as &dyn std::error::Error, "an enrolment was not saved");
+    if let Denied::NotSaved(error) = denied {
+        let mut pace = daemon.report_limits.save_errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left_out) = NOT_SAVED_LINES.admit_within(&mut pace) {
+            tracing::error!(error = error as &dyn std::error::Error, left_out, "an enrolment was not saved");
+        }
     }
 }
 

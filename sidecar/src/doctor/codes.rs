@@ -46,6 +46,11 @@ pub(super) const CODES: &[Code] = &[
     code("secret-invalid", Sysexit::Configuration, NO_CREDENTIAL),
     code("secret-field-missing", Sysexit::Configuration, NO_CREDENTIAL),
     code(
+        "secret-guessable",
+        Sysexit::Configuration,
+        "the value is not redacted in what other servers send to a sandbox, such as a server that reads the same file",
+    ),
+    code(
         "secret-exposed",
         Sysexit::NoPermission,
         "the credential is no secret from the other users of this host",

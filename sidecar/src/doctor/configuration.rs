@@ -8,8 +8,8 @@ use crate::check::check_host;
 use crate::check::findings::{CONFIG_INVALID, Severity as CheckSeverity, count};
 use crate::config::{self, Config, Environment};
 
-/// Findings of `check` that may be wrong about a sidecar with another environment.
-const MAY_DIFFER: [&str; 2] = ["secret-unset", "secret-exposed-to-group"];
+/// Findings of `check` that may be wrong about a sidecar with another environment, or that keep nothing from working.
+const WARNINGS: [&str; 3] = ["secret-unset", "secret-exposed-to-group", "secret-guessable"];
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The configuration, if there is one, and its path, if that is known.
@@ -74,7 +74,7 @@ fn report_host(path: &Path, config: &Config, findings: &mut Findings) {
     }
     for finding in found {
         let about = finding.key.unwrap_or_else(|| path.display().to_string());
-        match MAY_DIFFER.contains(&finding.code) {
+        match WARNINGS.contains(&finding.code) {
             true => findings.warning(finding.code, about, finding.message, finding.hint),
             false => findings.error(finding.code, about, finding.message, finding.hint),
         }

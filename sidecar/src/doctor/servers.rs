@@ -13,6 +13,7 @@ use std::time::Duration;
 use cofferdam_audit::{self as audit, Audit};
 use cofferdam_base::memory::MemoryAccount;
 use cofferdam_base::text::{error_chain, visible_lines};
+use cofferdam_scrub::Scrubber;
 use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::spec::{ServerKind, ServerSpec};
 use cofferdam_servers::stderr_files::{StderrFollower, StderrRecord, StderrSink, stderr_directory};
@@ -40,6 +41,8 @@ const CREDENTIAL_LIFETIME: Duration = Duration::from_secs(300);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 const EXCERPT_CHARACTERS: usize = 160;
+/// Of an error that a server answered with.
+const MESSAGE_CHARACTERS: usize = 300;
 
 /// A directory for the trials, with the audit, the working directories and the stderr of the servers. Removed on drop.
 struct ScratchState(PathBuf);
@@ -64,6 +67,8 @@ impl Drop for ScratchState {
 struct Tried {
     spec: Arc<ServerSpec>,
     result: Result<Trial, TrialError>,
+    /// Removes the credentials from what the server says of itself.
+    scrubber: Scrubber,
     /// An excerpt of the first line on stdout that is not MCP, scrubbed.
     stray_output: Option<String>,
 }
@@ -204,10 +209,8 @@ async fn try_one(context: &Arc<Context>, config: &Arc<Config>, server: Arc<Serve
         // What is not revoked by then is revoked when the probe ends, or expires.
         vault.end(Instant::now() + END_TIMEOUT).await;
     }
-    let result = result.map_err(|error| {
-        error.map_text(|text| String::from_utf8_lossy(&scrubber.text(text.as_bytes()).bytes).into_owned())
-    });
-    Tried { spec: server, result, stray_output }
+    let result = result.map_err(|error| shortened(error.map_text(|text| scrubber.name(&text).into_owned())));
+    Tried { spec: server, result, scrubber, stray_output }
 }
 
 /// Ends what the trials have left.
@@ -290,7 +293,7 @@ fn report_working(tried: &Tried, trial: &Trial, about: &str, findings: &mut Find
     let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
     let what = format!(
         "{}; {count_text}; handshake after {}, tools after {}",
-        visible_lines(&trial.software),
+        excerpt(&tried.scrubber.name(&trial.software)),
         seconds(trial.handshake),
         seconds(trial.listed)
     );
@@ -304,12 +307,13 @@ fn report_working(tried: &Tried, trial: &Trial, about: &str, findings: &mut Find
         findings.warning("server-stray-output", about, what, "make it write such lines to stderr");
     }
     if let Some(names) = names {
-        report_rules(&tried.spec, names, about, findings);
+        report_rules(tried, names, about, findings);
     }
 }
 
 /// Rules and scopes that match no tool of the server.
-fn report_rules(server: &ServerSpec, names: &BTreeSet<String>, about: &str, findings: &mut Findings) {
+fn report_rules(tried: &Tried, names: &BTreeSet<String>, about: &str, findings: &mut Findings) {
+    let server = &tried.spec;
     let of_scopes = server.scopes.iter().flat_map(|scope| &scope.tools);
     let of_scopes = of_scopes.filter(|glob| !names.iter().any(|name| glob.matches(name)));
     let of_scopes = of_scopes.map(|glob| format!("scopes {}", glob.as_str()));
@@ -317,7 +321,10 @@ fn report_rules(server: &ServerSpec, names: &BTreeSet<String>, about: &str, find
     for rule in of_rules.into_iter().map(str::to_owned).chain(of_scopes) {
         let pattern = rule.rsplit(' ').next().unwrap_or_default();
         let next = match crate::config::suggest::nearest(pattern, names.iter().map(String::as_str)) {
-            Some(near) => format!("did you mean `{}`? Otherwise remove the rule", visible_lines(near)),
+            Some(near) => {
+                let near = excerpt(&tried.scrubber.name(near));
+                format!("did you mean `{near}`? Otherwise remove the rule")
+            }
             None => format!(
                 "remove the rule, or correct it: `cofferdam-shim tools {}` in a sandbox lists the tools that are permitted",
                 server.name
@@ -334,9 +341,25 @@ fn last_stderr(directory: &Path, server: &Name) -> Option<String> {
     Some(excerpt(StderrRecord::parse(&line)?.text()?))
 }
 
+/// An error of the server's own may have any length.
+fn shortened(error: TrialError) -> TrialError {
+    match error {
+        TrialError::Refused { request, message } => {
+            TrialError::Refused { request, message: first_characters(&message, MESSAGE_CHARACTERS) }
+        }
+        error => error,
+    }
+}
+
+/// What a server said, on one line. It was scrubbed before, because the rest of a credential that was cut in two would not be
+/// recognised.
 fn excerpt(text: &str) -> String {
-    let visible = visible_lines(text.trim()).replace('\n', " ");
-    match visible.char_indices().nth(EXCERPT_CHARACTERS) {
+    first_characters(text.trim(), EXCERPT_CHARACTERS)
+}
+
+fn first_characters(text: &str, count: usize) -> String {
+    let visible = visible_lines(text).replace('\n', " ");
+    match visible.char_indices().nth(count) {
         Some((end, _)) => format!("{}…", &visible[..end]),
         None => visible,
     }

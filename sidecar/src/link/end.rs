@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use cofferdam_audit::{Event, EventRecord};
+use cofferdam_scrub::Naming;
 use cofferdam_vault::RemainingLinks;
 use relay_proto::code::Code;
 use relay_proto::control::Retry;
@@ -44,6 +45,9 @@ impl Link {
                     Some(vault) => vault.end(began + END_TIMEOUT).await,
                     None => None,
                 };
+                // A reason may quote Vault, and goes to the audit and to the client of `kill`.
+                let scrubber = session.context.values().scrubber(Naming::All);
+                let vault = vault.map(|ended| ended.map_reasons(|why| scrubber.name(why).into_owned()));
                 (vault, NotRevocable::of_session(&session))
             }
             RemainingLinks::Some => (None, Vec::new()),

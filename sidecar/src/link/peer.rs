@@ -25,8 +25,9 @@ use crate::call::Replies;
 use crate::session::Session;
 use crate::session::principal::OfferOutcome;
 
-/// A sandbox can cause these lines as fast as it opens links.
+// A sandbox can cause these lines as fast as it opens links, or connections.
 static BROKEN_LINES: PacedLines = PacedLines::new("the shim broke the relay protocol");
+static LOST_LINES: PacedLines = PacedLines::new("connection lost");
 
 pub(super) struct Peer {
     pub(super) session: Arc<Session>,
@@ -231,8 +232,8 @@ impl Peer {
     }
 
     pub(super) fn on_disconnect(&mut self, reason: &impl fmt::Display) {
-        if self.reports.may_log() {
-            tracing::info!(link = %self.link, session = %self.session.id, %reason, "connection lost");
+        if let Some(left_out) = self.reports.admit(&LOST_LINES) {
+            tracing::info!(link = %self.link, session = %self.session.id, left_out, %reason, "connection lost");
         }
         self.connection = None;
         self.lost = Some(Instant::now());

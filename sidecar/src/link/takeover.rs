@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cofferdam_audit::{Event, EventRecord};
-use cofferdam_base::RateLimiter;
+use cofferdam_base::{PacedLines, RateLimiter};
 use futures_util::FutureExt;
 use relay_proto::code::Code;
 use relay_proto::control::{Refusal, Resume, Resumed, Retry};
@@ -42,8 +42,9 @@ struct PendingTakeover {
 }
 
 /// Rate limits of log lines and alerts about the connections of one link.
+#[derive(Clone)]
 pub(super) struct ReportLimits {
-    log: RateLimiter,
+    log: Arc<Mutex<RateLimiter>>,
     alerts: Arc<Mutex<RateLimiter>>,
 }
 
@@ -59,6 +60,7 @@ pub(super) const PEER_SILENT: &str = "the peer stopped responding";
 /// Logged without an alert: a clone that closes its connection in time looks the same, and does no harm.
 const LATE_HELLO: &str =
     "a connection with a link's previous token closed before it was answered: its Hello was delayed";
+static LATE_HELLO_LINES: PacedLines = PacedLines::new(LATE_HELLO);
 const FOREIGN_TOKEN: &str = "the resume token is not this link's: another shim may hold a copy of its state";
 /// Lines in the log about one link's connections, within a minute.
 const LOG_LINES_PER_MINUTE: u32 = 60;
@@ -88,16 +90,19 @@ impl PendingTakeover {
 
 impl Default for ReportLimits {
     fn default() -> Self {
-        Self {
-            log: RateLimiter::per_minute(LOG_LINES_PER_MINUTE),
-            alerts: Arc::new(Mutex::new(RateLimiter::per_minute(ALERTS_PER_MINUTE))),
-        }
+        let per_minute = |count| Arc::new(Mutex::new(RateLimiter::per_minute(count)));
+        Self { log: per_minute(LOG_LINES_PER_MINUTE), alerts: per_minute(ALERTS_PER_MINUTE) }
     }
 }
 
 impl ReportLimits {
-    pub(super) fn may_log(&mut self) -> bool {
-        self.log.allows(Instant::now())
+    /// `None` if a line about this link is to be left out; else how many of its kind were left out since a count was told.
+    pub(super) fn admit(&self, lines: &'static PacedLines) -> Option<u64> {
+        lines.admit_within(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn may_alert(&self) -> bool {
+        self.alerts.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
     }
 }
 
@@ -148,9 +153,7 @@ impl Peer {
         let Some(mut pending) = self.takeover.pending.take() else { return };
         // The new connection was closed: the old one keeps the link.
         if !pending.is_open() {
-            if self.reports.may_log() {
-                tracing::warn!(link = %self.link, session = %self.session.id, "{LATE_HELLO}");
-            }
+            report_late_hello(&self.reports, &self.session, &self.link);
             return;
         }
         let PendingTakeover { connection, resume, .. } = pending;
@@ -214,19 +217,15 @@ impl Peer {
             return self.refuse_clone(connection, FOREIGN_TOKEN);
         };
         let refusal = self.clone_refusal(FOREIGN_TOKEN);
-        let may_log = self.reports.may_log();
-        let (session, link, alerts) =
-            (Arc::clone(&self.session), Arc::clone(&self.link), Arc::clone(&self.reports.alerts));
+        let (session, link, reports) =
+            (Arc::clone(&self.session), Arc::clone(&self.link), self.reports.clone());
         self.session.context.tasks.spawn(async move {
             let _permit = permit;
             if connection.closes_within(LATE_CLOSE_TIME).await {
-                if may_log {
-                    tracing::warn!(%link, session = %session.id, "{LATE_HELLO}");
-                }
-                return;
+                return report_late_hello(&reports, &session, &link);
             }
             // Checked only now: a connection that closes must not use up the alerts about later ones.
-            if allows(&alerts) {
+            if reports.may_alert() {
                 record_alert(&session, &link, FOREIGN_TOKEN);
             }
             connection.push(&Frame::Refusal(refusal));
@@ -253,14 +252,16 @@ impl Peer {
 
     /// Raises an alert: two shims used the same link or key.
     pub(super) fn alert(&self, reason: &str) {
-        if allows(&self.reports.alerts) {
+        if self.reports.may_alert() {
             record_alert(&self.session, &self.link, reason);
         }
     }
 }
 
-fn allows(alerts: &Mutex<RateLimiter>) -> bool {
-    alerts.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now())
+fn report_late_hello(reports: &ReportLimits, session: &Session, link: &str) {
+    if let Some(left_out) = reports.admit(&LATE_HELLO_LINES) {
+        tracing::warn!(link, session = %session.id, left_out, "{LATE_HELLO}");
+    }
 }
 
 fn record_alert(session: &Session, link: &str, reason: &str) {

@@ -1,8 +1,8 @@
 //! Why a request to Vault failed, and what an operator can do about it.
 //!
 //! What must stay true: an error shows the method and the path of its request, never the body or the token. Of the
-//! response it shows only the messages in `errors`, without any secret that was sent and without anything that looks
-//! like a token.
+//! response it shows only the messages in `errors`, each whole or not at all, without any secret that was sent and without
+//! anything that looks like a token.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,9 +12,11 @@ use ::http::Method;
 use cofferdam_base::metrics::VaultFailure;
 use serde::Deserialize;
 
-/// How many of Vault's messages are shown, and how many bytes of each.
+/// How many of Vault's messages are shown.
 const MAX_MESSAGES: usize = 3;
-const MAX_MESSAGE_BYTES: usize = 200;
+/// Longer messages of Vault are not shown. None is cut: the rest of a credential that was cut in two would not be recognised
+/// by the scrubbers through which an error is shown.
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// Shorter texts are not hidden, because they would be found in ordinary words.
 const MIN_HIDDEN_BYTES: usize = 4;
 /// A token has at least this many characters after its prefix.
@@ -191,17 +193,31 @@ impl VaultError {
         }
     }
 
-    /// The problem without Vault's own messages: they may describe systems behind Vault, such as the address of a
-    /// database.
-    pub(crate) fn problem_without_messages(&self) -> String {
+    /// The problem as a sandbox is told it: no file of the host, no path, role or address of Vault, and none of Vault's
+    /// own messages, which may describe systems behind it, such as the address of a database.
+    pub(crate) fn for_sandbox(&self) -> String {
         match &self.problem {
+            Problem::Credential { .. } => "the sidecar's own credential for Vault cannot be read".into(),
             Problem::Gone { .. } => Problem::Gone { messages: VaultMessages::default() }.to_string(),
+            Problem::NoAnswer { .. } => "Vault did not answer and may have executed the request".into(),
+            Problem::Redirect { status, .. } => Problem::Redirect { status: *status, host: None }.to_string(),
             Problem::Status { status, .. } => meaning(*status),
-            problem => problem.to_string(),
+            Problem::Unreachable { .. } => "Vault cannot be reached".into(),
+            Problem::WrapNotFromRole { .. } => {
+                "ALERT: the wrapped secret-id was not made by the configured role: another party may have replaced it"
+                    .into()
+            }
+            // These have no text that depends on the configuration, the host or Vault's response.
+            problem @ (Problem::InvalidPath
+            | Problem::Malformed { .. }
+            | Problem::Stopped
+            | Problem::TooLarge { .. }
+            | Problem::WrapSpent { .. }
+            | Problem::WrapUsedBySidecar) => problem.to_string(),
         }
     }
 
-    /// Request, problem and next step in one line.
+    /// Request, problem and next step in one line, for the host.
     pub fn explained(&self) -> String {
         format!("{self}: {}; {}", self.problem, self.next_step())
     }
@@ -279,19 +295,17 @@ fn unwrapped_by(by: UnwrappedBy) -> &'static str {
     }
 }
 
-/// A message on one line, shortened, without hidden texts and tokens.
+/// A message on one line, without hidden texts and tokens.
 fn redacted(mut message: String, hidden: &[&str]) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        return format!("a message of {} bytes, too long to be shown", message.len());
+    }
     for text in hidden {
         message = message.replace(text, "[hidden]");
     }
     let words: Vec<&str> =
         message.split_whitespace().map(|word| if has_token(word) { "[hidden]" } else { word }).collect();
-    let mut message: String = words.join(" ").chars().filter(|letter| !letter.is_control()).collect();
-    if message.len() > MAX_MESSAGE_BYTES {
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
-        message.push('…');
-    }
-    message
+    words.join(" ").chars().filter(|letter| !letter.is_control()).collect()
 }
 
 /// Whether a word contains something like `s.XXXX`, `hvs.XXXX` or `hvb.XXXX`.
@@ -362,6 +376,32 @@ mod tests {
     }
 
     #[test]
+    fn no_problem_names_a_file_a_role_or_an_address_to_a_sandbox() {
+        let messages = VaultMessages(vec!["dial hidden-database".into()]);
+        let hidden = || "hidden-place".to_owned();
+        for problem in [
+            Problem::Credential { file: "/hidden-place/secret-id".into(), why: "/hidden-place/key".into() },
+            Problem::Gone { messages: messages.clone() },
+            Problem::InvalidPath,
+            Problem::Malformed { why: "it has no data" },
+            Problem::NoAnswer { why: hidden() },
+            Problem::Redirect { status: 307, host: Some(hidden()) },
+            Problem::Status { status: 403, messages, retry_after: None },
+            Problem::Stopped,
+            Problem::TooLarge { limit: 5 },
+            Problem::Unreachable { why: hidden() },
+            Problem::WrapNotFromRole { expected: hidden() },
+            Problem::WrapSpent { by: UnwrappedBy::AnotherParty },
+            Problem::WrapUsedBySidecar,
+        ] {
+            let path = "auth/hidden-mount/login/hidden-user".into();
+            let error = VaultError { request: RequestLine { method: Method::POST, path }, problem };
+            let told = format!("{}; {}", error.for_sandbox(), error.next_step());
+            assert!(!told.contains("hidden"), "{:?}: {told}", error.problem);
+        }
+    }
+
+    #[test]
     fn vaults_messages_are_shown_without_the_secrets_of_the_request() {
         let response = br#"{"errors": ["no role my-secret-id-CANARY for hvs.CANARYCANARYCANARY01 or\n\t* b.CANARYCANARY-CANARY_01, sorry"]}"#;
         let messages = VaultMessages::read(response, ["my-secret-id-CANARY", ""].into_iter());
@@ -370,6 +410,16 @@ mod tests {
         assert_eq!(VaultMessages::read(b"<html>CANARY", std::iter::empty()).to_string(), "");
         let long = format!(r#"{{"errors": ["{}", "b", "c", "d"]}}"#, "ä".repeat(4000));
         let messages = VaultMessages::read(long.as_bytes(), std::iter::empty()).to_string();
-        assert!(messages.len() < 300 && messages.ends_with(": c"), "{messages}");
+        assert_eq!(messages, ": a message of 8000 bytes, too long to be shown: b: c");
+    }
+
+    #[test]
+    fn no_message_ends_within_a_credential() {
+        let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+        for before in (0..MAX_MESSAGE_BYTES).step_by(7) {
+            let response = format!(r#"{{"errors": ["{} {token}"]}}"#, "x".repeat(before));
+            let messages = VaultMessages::read(response.as_bytes(), std::iter::empty()).to_string();
+            assert!(messages.contains(token) || !messages.contains("ghp_"), "{before}: {messages}");
+        }
     }
 }

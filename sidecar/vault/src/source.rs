@@ -46,6 +46,14 @@ struct ReadSecret {
     lifetime_after_revocation: Option<Duration>,
 }
 
+/// What failed, as a sandbox is told it.
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    Read,
+    /// Creating a token for the session, or logging in for that.
+    Token,
+}
+
 /// Keeps a lease: when this is dropped, the lease is revoked with its token.
 struct LeaseHold {
     token: Arc<SessionToken>,
@@ -72,7 +80,10 @@ impl Source for SessionVault {
         let path = spec.origin.vault().map(|origin| origin.path().to_string()).unwrap_or_default();
         let request = RequestLine { method: http::Method::GET, path };
         let error = VaultError { request, problem: Problem::Unreachable { why: "it took too long".into() } };
-        source_failure(RetryableFailure { error, next_attempt: Instant::now() + RETRY_INTERVAL })
+        source_failure(
+            Attempt::Read,
+            RetryableFailure { error, next_attempt: Instant::now() + RETRY_INTERVAL },
+        )
     }
 
     fn renewal_stop(&self) -> CancellationToken {
@@ -93,7 +104,8 @@ impl SessionVault {
             Some(id) => {
                 add_to_scrubbers(&[id.needle("vault.lease-id")], until_dropped(Arc::downgrade(&token)));
                 terms.token_expiry = self.relevant_token_expiry(&token);
-                self.record_lease(spec.name.as_str(), Arc::new(id), &token).map_err(unavailable)?;
+                self.record_lease(spec.name.as_str(), Arc::new(id), &token)
+                    .map_err(|failure| unavailable(Attempt::Read, failure))?;
                 Arc::new(LeaseHold { token, session: self.clone() })
             }
             None => {
@@ -115,6 +127,15 @@ impl SessionVault {
             read_id: Some(Arc::new(ReadId { hash, request_id })),
             valid_after_revocation_until: lifetime_after_revocation.map(|lifetime| requested_at + lifetime),
         })
+    }
+}
+
+impl Attempt {
+    fn description(self) -> &'static str {
+        match self {
+            Self::Read => "read it from Vault",
+            Self::Token => "get a token from Vault to read it with",
+        }
     }
 }
 
@@ -226,7 +247,7 @@ async fn read_with_token(
             if was_not_executed(&failure.error) && matches!(origin, VaultOrigin::Generated { .. }) {
                 session.put_back(token).await;
             }
-            Err(unavailable(failure))
+            Err(unavailable(Attempt::Read, failure))
         }
     }
 }
@@ -240,7 +261,7 @@ async fn token_for(
         VaultOrigin::Generated { .. } => session.token_for_a_lease(requester).await,
         VaultOrigin::Kv { .. } => session.token(requester).await,
     };
-    let token = token.map_err(unavailable)?;
+    let token = token.map_err(|failure| unavailable(Attempt::Token, failure))?;
     let [session_needle, login_needle] = token.needles();
     add_to_scrubbers(&[session_needle], until_dropped(Arc::downgrade(&token)));
     add_to_scrubbers(&[login_needle], until_dropped(token.parent()));
@@ -256,14 +277,19 @@ fn was_not_executed(error: &VaultError) -> bool {
     refused || matches!(error.problem, Problem::Unreachable { .. })
 }
 
-fn unavailable(failure: RetryableFailure) -> SecretProblem {
-    source_failure(failure).into()
+fn unavailable(attempt: Attempt, failure: RetryableFailure) -> SecretProblem {
+    source_failure(attempt, failure).into()
 }
 
-fn source_failure(RetryableFailure { error, next_attempt }: RetryableFailure) -> SourceFailure {
+/// The message is for sandboxes, so it names the attempt but not the request, whose path may contain a user, a role or a
+/// mount of Vault.
+fn source_failure(
+    attempt: Attempt,
+    RetryableFailure { error, next_attempt }: RetryableFailure,
+) -> SourceFailure {
     SourceFailure {
-        message: format!("{error}: {}", error.problem_without_messages()),
-        detail: error.explained(),
+        message: format!("{}: {}", attempt.description(), error.for_sandbox()),
+        detail: format!("{error}: {}", error.problem),
         next_step: error.next_step().into(),
         next_attempt,
         not_before: not_before(&error),

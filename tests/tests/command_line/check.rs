@@ -106,6 +106,29 @@ fn a_secret_file_that_is_missing_unusable_or_readable_by_others_is_found() {
 }
 
 #[test]
+fn a_value_that_could_be_guessed_is_found() {
+    let world = sound_world("token");
+    let file = secret_file(&world);
+    for (content, expected) in [
+        ("{\"token\": \"73519824\"}", "a value in the source of"),
+        ("{\"token\": \"ghp_0123456789abcdef\\n46028135\"}", "a line of a value"),
+    ] {
+        std::fs::write(&file, content).unwrap();
+        assert_found(&world, "secrets.local.file", expected);
+        assert_found(&world, "secrets.local.file", "could be found by guessing");
+        let (_, stderr) = printed(&world.cofferdam(&["check"]));
+        assert!(!stderr.contains("73519824") && !stderr.contains("46028135"), "{stderr}");
+    }
+    let world = World::new().secret_env("local", "COFFERDAM_TEST_SET", "73519824").prepare();
+    assert_found(&world, "secrets.local.env", "could be found by guessing");
+    // A public value is not searched for at all.
+    let world =
+        World::new().secret_file_with("local", "{\"user\": \"73519824\"}", "public = [\"user\"]").prepare();
+    set_mode(&secret_file(&world), 0o600);
+    assert_eq!(printed(&world.cofferdam(&["check", "--strict"])).1, "");
+}
+
+#[test]
 fn a_field_that_the_secret_does_not_have_is_found() {
     assert_found(&sound_world("tokne"), "servers.tools.env.TOKEN", "has no field `tokne`");
     let http = Server::http("https://mcp.example.com/mcp").header("X-Token", "{local.tokne}");

@@ -4,20 +4,23 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output, Stdio};
 
-use cofferdam_tests::attach::shim_binary;
+use cofferdam_tests::attach::{Attach, shim_binary};
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::markdown::rows;
 use cofferdam_tests::other_user::open_to_all;
 use cofferdam_tests::process::{Running, command, output_of};
 use cofferdam_tests::server::Server;
+use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 
 use super::printed;
 use super::unprivileged::Unprivileged;
 
+/// The exit codes of `cofferdam`.
+const SYSEXIT: &str = include_str!("../../../sidecar/src/terminal/failure.rs");
 const OPERATIONS: &str = include_str!("../../../packaging/guide/operations.md");
 /// The exit codes that the tests below cause.
 const TESTED: [&str; 13] = ["0", "1", "64", "65", "66", "69", "70", "71", "73", "74", "75", "77", "78"];
@@ -54,11 +57,34 @@ fn with_descriptors(limit: u32, command: &Command) -> Output {
 
 #[test]
 fn the_guide_lists_exactly_the_codes_that_are_tested() {
-    let section = OPERATIONS.split("## Exit codes").nth(1).expect("the guide has a section about exit codes");
-    let section = section.split("\n## ").next().expect("a split has a first part");
-    let listed: BTreeSet<String> =
-        rows(section).map(|row| row[0].clone()).filter(|code| code.parse::<u8>().is_ok()).collect();
+    let listed: BTreeSet<String> = rows(exit_code_section())
+        .map(|row| row[0].clone())
+        .filter(|code| code.parse::<u8>().is_ok())
+        .collect();
     assert_eq!(listed, TESTED.iter().map(|code| (*code).to_owned()).collect());
+}
+
+/// Neither the guide nor these tests lack a code that `cofferdam` can return.
+#[test]
+fn every_code_of_the_program_is_in_the_guide_and_tested() {
+    let codes = SYSEXIT.split("enum Sysexit {").nth(1).and_then(|rest| rest.split('}').next());
+    let codes = codes.expect("the exit codes are an enum there").lines().filter_map(|line| {
+        let (_, code) = line.trim().strip_suffix(',')?.split_once(" = ")?;
+        Some(code)
+    });
+    let codes: Vec<&str> = codes.collect();
+    assert!(codes.len() >= 10 && codes.contains(&"78"), "{codes:?}");
+    for code in codes {
+        assert!(TESTED.contains(&code), "{code} is not tested");
+        let row = rows(exit_code_section()).find(|row| row[0] == code);
+        let row = row.unwrap_or_else(|| panic!("{code} is not in the guide"));
+        assert_ne!(row[1], "–", "the guide does not say when `cofferdam` returns {code}");
+    }
+}
+
+fn exit_code_section() -> &'static str {
+    let section = OPERATIONS.split("## Exit codes").nth(1).expect("the guide has a section about exit codes");
+    section.split("\n## ").next().expect("a split has a first part")
 }
 
 #[test]
@@ -172,6 +198,8 @@ fn what_cannot_be_created_is_73_and_output_that_cannot_be_written_is_74() {
         full.stdout(File::create("/dev/full").unwrap());
         assert_code(&output_with_own_stdout(full), 74, &format!("cofferdam {arguments:?}"));
     }
+    // The sandbox's key for such a link would be stored there.
+    shim(&["doctor", "--relay", "tls://127.0.0.1:9", "--state", "/dev/null/state"], 73);
     let mut full = command(shim_binary());
     full.arg("--help").stdout(File::create("/dev/full").unwrap());
     assert_code(&output_with_own_stdout(full), 74, "cofferdam-shim --help");
@@ -200,6 +228,29 @@ fn a_second_hub_on_a_pipe_is_75() {
     // The first hub has begun its handshake, so it uses the pipe.
     there.read_exact(&mut [0; 5]).unwrap();
     assert_eq!(hub("two/relay.sock").wait(PATIENCE).code(), Some(75));
+}
+
+#[test]
+fn a_hub_whose_host_has_another_key_is_77() {
+    let Some(socat) = Tool::Socat.path() else { return };
+    let world = World::new().server("tools", Server::fixture()).start();
+    let socket = world.layout().root().join("pipe");
+    let listener = UnixListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (socat, address) = (socat.display().to_string(), format!("UNIX-CONNECT:{}", socket.display()));
+    let _attach = Attach::start(&world, &["exec", "--grant", "dev", "--", &socat, "-", &address]);
+    let mut pipe = None;
+    world.wait_until("the host's end of the pipe is open", || {
+        pipe = listener.accept().ok();
+        pipe.is_some()
+    });
+    let (pipe, _) = pipe.expect("it was just set");
+    pipe.set_nonblocking(false).unwrap();
+    let end = || Stdio::from(OwnedFd::from(pipe.try_clone().unwrap()));
+    let mut hub = command(shim_binary());
+    hub.env_clear().args(["hub", "--pin", KEY, "--socket"]).arg(world.layout().root().join("box/relay.sock"));
+    hub.stdin(end()).stdout(end()).stderr(Stdio::null());
+    assert_eq!(Running::spawn(hub, "cofferdam-shim hub").wait(PATIENCE).code(), Some(77));
 }
 
 #[test]

@@ -94,6 +94,15 @@ fn a_secret_that_is_missing_exposed_or_unusable_is_found() {
     set_mode(&file, 0o600);
     fs::write(&file, "short").unwrap();
     examine(&world).assert_error("secret-invalid", "secrets.local.file", "fewer than 8 bytes", "");
+    fs::write(&file, "73519824").unwrap();
+    let examined = examine(&world);
+    examined.assert_warning(
+        "secret-guessable",
+        "secrets.local.file",
+        "could be found by guessing",
+        "use a longer one",
+    );
+    examined.assert_no_error();
     fs::remove_file(&file).unwrap();
     let examined = examine(&world);
     examined.assert_error(

@@ -48,18 +48,68 @@ fn a_server_that_never_answers_is_given_up_and_ended() {
 
 #[test]
 fn a_server_that_refuses_the_handshake_says_why() {
-    let refusing = script(
+    let examined = examine_script(refusing_with("no licence for '\"$SECRET\"'"));
+    let what = "it answered initialize with an error: no licence for [redacted:local.value] (-32000)";
+    examined.assert_error("server-refused", "server speaking", what, "documentation");
+}
+
+/// A script that answers every request with an error with this message, in which the shell has single quotes open.
+fn refusing_with(message: &str) -> Server {
+    script(&format!(
         r#"while read -r line; do
              id=$(printf '%s' "$line" | sed 's/.*"id":\("[^"]*"\).*/\1/')
-             printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no licence for '"$SECRET"'"}}\n' "$id"
-           done"#,
-    );
-    let world = prepared(sound().server("refusing", refusing.env("SECRET", "{local.value}")));
+             printf '{{"jsonrpc":"2.0","id":%s,"error":{{"code":-32000,"message":"{message}"}}}}\n' "$id"
+           done"#
+    ))
+}
+
+/// A script that answers `initialize` with `handshake` and `tools/list` with a tool that is named after its secret.
+fn speaking(handshake: &str) -> Server {
+    script(&format!(
+        r#"while read -r line; do
+             id=$(printf '%s' "$line" | sed 's/.*"id":\("[^"]*"\).*/\1/')
+             case "$line" in
+               *'"initialize"'*) printf '{{"jsonrpc":"2.0","id":%s,{handshake}}}\n' "$id" ;;
+               *'"tools/list"'*) printf '{{"jsonrpc":"2.0","id":%s,"result":{{"tools":[{{"name":"x'"$SECRET"'","inputSchema":{{}}}}]}}}}\n' "$id" ;;
+             esac
+           done"#
+    ))
+}
+
+#[track_caller]
+fn examine_script(server: Server) -> super::examined::Examined {
+    let world = prepared(sound().server("speaking", server.env("SECRET", "{local.value}")));
     let mut command = super::examined::doctor(&world);
     command.env("PATH", super::examined::search_path(&world, &["sh", "sleep", "true", "sed"]));
-    let examined = super::examined::examine_with(&world, command);
-    let what = "it answered initialize with an error: no licence for [redacted:local.value] (-32000)";
-    examined.assert_error("server-refused", "server refusing", what, "documentation");
+    super::examined::examine_with(&world, command)
+}
+
+#[test]
+fn an_error_is_scrubbed_before_it_is_cut() {
+    for before in [270, 280, 290, 299] {
+        let words = "x".repeat(before);
+        let examined = examine_script(refusing_with(&format!("{words}'\"$SECRET\"' is no licence")));
+        examined.assert_error("server-refused", "server speaking", "xxx", "documentation");
+        let printed = examined.report.to_string();
+        assert!(!printed.contains(&CANARY[..6]), "{before}: {printed}");
+    }
+}
+
+#[test]
+fn the_servers_name_version_and_tools_are_scrubbed() {
+    let info = r#""result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"n'"$SECRET"'","version":"v'"$SECRET"'"}}"#;
+    // The rule is close to the name of the tool, so that it is suggested.
+    let almost = format!("x{}z", &CANARY[..CANARY.len() - 1]);
+    let examined = examine_script(speaking(info).allow(&[&almost]));
+    examined.assert_good("server-ok", "server speaking", "n[redacted:local.value] v[redacted:local.value]");
+    examined.assert_warning(
+        "rule-matches-nothing",
+        "server speaking",
+        "matches none",
+        "did you mean `x[redacted:local.value]`?",
+    );
+    let printed = examined.report.to_string();
+    assert!(!printed.contains(CANARY), "{printed}");
 }
 
 #[test]

@@ -12,17 +12,17 @@ use cofferdam_tests::vault::prepared;
 use cofferdam_tests::vault_fault_proxy::{Action, FixedResponse, VaultFaultProxy};
 use serde_json::{Value, json};
 
-use crate::support::{behind_proxy, refused, survives_behind_proxy};
+use crate::support::{Refusal, behind_proxy, refused, survives_behind_proxy};
 
 fn fixed_response(status: u16, headers: &'static str, body: &'static str) -> Action {
     Action::Respond(FixedResponse { status, headers, body })
 }
 
-fn survives_fixed_response(act: Action, words: &[&str]) {
+fn survives_fixed_response(act: Action, shown: &[&str]) {
     survives_behind_proxy(
         OpenBao::dev(),
         |_, proxy| proxy.rule("", act),
-        words,
+        Refusal { shown, logged: &["auth/token/create"] },
         |_, proxy| proxy.clear_rules(),
     );
 }

@@ -11,6 +11,7 @@ use cofferdam_tests::harness::Harness;
 use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::shared_session::assert_logged_only;
 use cofferdam_tests::vault::{CANARY, leases, prepared, token_file_auth, world_with_vault_at};
 use cofferdam_tests::vault_fault_proxy::VaultFaultProxy;
 use cofferdam_tests::world::{Builder, World};
@@ -39,6 +40,13 @@ pub(crate) fn three_servers(builder: Builder) -> Builder {
         .server("tools", Server::fixture().env("SECRET", "{github.token}").allow(&["*"]))
         .server("web", Server::http(&web).header("authorization", "Bearer {github.token}").allow(&["*"]))
         .server("late", Server::fixture().file("key.pem", "{cert.private_key}").allow(&["*"]))
+}
+
+/// What the sandbox is told while a credential is not available, and what only the log has.
+#[derive(Clone, Copy)]
+pub(crate) struct Refusal<'a> {
+    pub(crate) shown: &'a [&'a str],
+    pub(crate) logged: &'a [&'a str],
 }
 
 /// A thread that makes one call after the other, each of which has to succeed.
@@ -82,7 +90,7 @@ impl Load {
 }
 
 /// Causes an outage while `tools` and `web` are called. Asserts that both stay available, also in a process that is
-/// started meanwhile with the last value; that `late` is refused with these words and with the time of the next
+/// started meanwhile with the last value; that `late` is refused as `refusal` says and with the time of the next
 /// attempt; that the proxy, if there is one, counts no more requests than the backoff allows; and that after the
 /// outage `late` starts and a changed secret is read.
 #[track_caller]
@@ -91,7 +99,7 @@ pub(crate) fn survives(
     bao: &mut OpenBao,
     proxy: Option<&VaultFaultProxy>,
     begin: impl FnOnce(&mut OpenBao),
-    words: &[&str],
+    refusal: Refusal<'_>,
     end: impl FnOnce(&mut OpenBao),
 ) {
     let loads =
@@ -103,7 +111,8 @@ pub(crate) fn survives(
     let a_day_later = Deadline::after(DAY);
     let mut late = world.shim("late");
     for _ in 0..60 {
-        refused(&mut late, words);
+        let text = refused(&mut late, refusal.shown);
+        assert_logged_only(world, &text, refusal.logged);
     }
     // By then the secret is older than `refresh`, and could not be read again.
     holds_within(Duration::from_millis(1500), || false);
@@ -138,12 +147,12 @@ pub(crate) fn survives(
 pub(crate) fn survives_behind_proxy(
     bao: Option<OpenBao>,
     begin: impl FnOnce(&OpenBao, &VaultFaultProxy),
-    words: &[&str],
+    refusal: Refusal<'_>,
     end: impl FnOnce(&OpenBao, &VaultFaultProxy),
 ) {
     let Some(mut bao) = prepared(bao) else { return };
     let (proxy, world) = behind_proxy(&bao);
-    survives(&world, &mut bao, Some(&proxy), |bao| begin(bao, &proxy), words, |bao| end(bao, &proxy));
+    survives(&world, &mut bao, Some(&proxy), |bao| begin(bao, &proxy), refusal, |bao| end(bao, &proxy));
 }
 
 /// Asserts one refusal: in time, with its code, the server, these words and the time of the next attempt.

@@ -15,6 +15,7 @@ use crate::renewal::{RenewalClass, Terms};
 use crate::source::{Lease, SourceRequest, Unleased};
 use crate::spec::{Origin, ShortValues, VaultOrigin};
 use crate::value::Secret;
+use cofferdam_scrub::Needle;
 
 /// How long each credential is valid.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -31,7 +32,8 @@ impl Scripted {
     fn failure(&self) -> SourceFailure {
         SourceFailure {
             message: "no value is left".into(),
-            detail: "no value is left".into(),
+            // A source may quote a value that this session holds.
+            detail: "no value is left after only-value".into(),
             next_step: "wait".into(),
             next_attempt: Instant::now() + Duration::from_secs(5),
             not_before: None,
@@ -137,7 +139,7 @@ async fn a_source_that_fails_is_retried_and_held_values_are_used_until_their_end
     let reads = source.reads.lock().unwrap().len();
     assert!(reads >= 3, "the read is retried: {reads}");
     let statuses = credentials.statuses();
-    assert_eq!(statuses[0].last_error.as_deref(), Some("no value is left"));
+    assert_eq!(statuses[0].last_error.as_deref(), Some("no value is left after [redacted:test.token]; wait"));
     assert!(statuses[0].unrevocable && statuses[0].lease.is_none());
     advance(Duration::from_secs(10)).await;
     let error = credentials.obtain(&spec, LIMITS).await.unwrap_err();
@@ -190,4 +192,15 @@ async fn earlier_values_that_are_still_valid_outlive_the_session_too() {
     assert_eq!(both.until.time(), newest, "the newest value is valid longest");
     sleep(Duration::from_secs(10)).await;
     assert_eq!(outliving().map(|values| values.count), Some(1), "the first value has expired");
+}
+
+#[test]
+fn an_error_is_scrubbed_before_it_is_cut() {
+    let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+    let needle = Needle { label: "github.token".into(), value: token.as_bytes().to_vec().into() };
+    let scrubber = Scrubber::new(vec![needle]);
+    for before in 940..1010 {
+        let shown = shown_error(&scrubber, &format!("{} {token} and more", "x".repeat(before)));
+        assert!(!shown.contains("ghp_") && shown.len() < 1010, "{before}: {shown}");
+    }
 }

@@ -43,6 +43,19 @@ impl Revoked {
         Self { token: pending(), leases: leases.map(lease).collect() }
     }
 
+    /// The same with each reason changed, to scrub what Vault said.
+    #[must_use]
+    pub fn map_reasons(mut self, change: impl Fn(&str) -> String) -> Self {
+        let outcomes =
+            std::iter::once(&mut self.token).chain(self.leases.iter_mut().map(|end| &mut end.outcome));
+        for outcome in outcomes {
+            if let Outcome::Pending { reason } = outcome {
+                *reason = change(reason);
+            }
+        }
+        self
+    }
+
     pub(super) fn set_lease(&mut self, lease: &SecretLease, outcome: Outcome) {
         let hash = lease.id.hash();
         if let Some(end) = self.leases.iter_mut().find(|end| end.lease == hash) {
@@ -88,5 +101,21 @@ impl Outcome {
             Self::Pending { reason } => format!("pending ({reason})"),
             Self::Revoked { after_ms } => format!("revoked after {after_ms} ms"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_can_be_scrubbed() {
+        let pending = |reason: &str| Outcome::Pending { reason: reason.into() };
+        let lease =
+            LeaseEnd { secret: "cert".into(), lease: "0123".into(), outcome: pending("canary-of-vault") };
+        let revoked = Revoked { token: pending("canary-of-vault"), leases: vec![lease] };
+        let shown = revoked.map_reasons(|reason| reason.replace("canary", "[redacted]"));
+        assert!(!shown.summary().contains("canary"), "{}", shown.summary());
+        assert!(shown.lines().iter().all(|line| line.contains("[redacted]-of-vault")), "{:?}", shown.lines());
     }
 }

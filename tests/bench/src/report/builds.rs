@@ -84,6 +84,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_run_of_the_programs_that_ship_is_without_an_objection() {
+        let objection = |sidecar: &str, shim: &str| {
+            let profile = |name: &str| BuildProfile(Some(name.to_owned()));
+            let (sidecar, shim) = (profile(sidecar), profile(shim));
+            MeasuredBuilds { sidecar, shim, shim_size: None, small_shim_size: None }.objection()
+        };
+        assert_eq!(objection("dist", "shim"), None);
+        for (sidecar, shim) in [("release", "shim"), ("dev", "shim"), ("dist", "release")] {
+            let objection = objection(sidecar, shim).expect("the promises are about other profiles");
+            assert!(objection.contains("neither keeps nor breaks"), "{objection}");
+            assert!(objection.contains(&format!("sidecar with the profile `{sidecar}`")), "{objection}");
+        }
+    }
+
+    #[test]
     fn a_profile_is_read_from_the_directory_of_cargo_and_nowhere_else() {
         let target = tempfile::tempdir().unwrap();
         for (directory, profile) in [("dist", "dist"), ("debug", "dev"), ("x86_64-linux/shim", "shim")] {

@@ -240,6 +240,7 @@ mod tests {
         findings.builds.sidecar = BuildProfile(Some("release".into()));
         let text = findings.text("");
         assert!(text.contains("This run measured the sidecar with the profile `release`"), "{text}");
+        assert!(text.contains("neither keeps nor breaks"), "{text}");
         findings.builds.sidecar = BuildProfile(None);
         assert!(findings.text("").contains("the sidecar with an unknown profile"));
     }
@@ -327,6 +328,15 @@ mod tests {
         let text = findings.text("");
         assert!(text.contains("from a file: 50.0 µs | 1.02 × (95 %: 0.98–1.02) | ≤ 1.1 ×"), "{text}");
         assert!(text.contains("| ≤ 1.1 × | holds; no difference seen |"), "{text}");
+        // With an interval of 1.02–1.06 there is a difference, within what is promised or not.
+        for (add, outcome) in [(0, "holds"), (10, "**misses by 12.7 %**")] {
+            let Measurement::Done(found) = &mut findings.credential_rotation else { unreachable!() };
+            found.from_vault = [52, 51, 53, 52, 52, 53].map(|median| small(median + add)).to_vec();
+            found.from_file = vec![small(50); 6];
+            let text = findings.text("");
+            assert!(text.contains(&format!("| ≤ 1.1 × | {outcome} |")), "{text}");
+            assert!(!text.contains("no difference seen"), "{text}");
+        }
         assert!(text.contains("| 800 µs | quiet, p99: 500 µs | 1.60 × |"), "{text}");
         assert!(
             text.contains("| during one of 12 replacements | 80.0 µs | 800 µs | 3.00 ms | 100 |"),
