@@ -18,6 +18,8 @@ use serde_json::json;
 
 const GUIDE: &str = include_str!("../../packaging/guide/vault.md");
 const EXAMPLE: &str = "packaging/examples/vault";
+/// What the person types when a command of the guide waits for a token.
+const TYPED: &str = "ghp_typed_by_the_person_0123456789abcdef";
 /// The address that the documents show.
 const SHOWN: &str = "http://127.0.0.1:8200";
 
@@ -26,8 +28,12 @@ fn the_set_up_of_the_guide_works_as_written() {
     let Some(workspace) = Workspace::new() else { return };
     let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("the script ends with `cofferdam serve`");
-    let printed = workspace.run_successfully(script);
+    fs::write(workspace.file("typed"), format!("{TYPED}\n")).unwrap();
+    assert!(!script.contains(TYPED), "the guide has a credential in a command");
+    let printed = workspace.run_successfully(&format!("exec < typed\n{script}"));
     assert!(printed.ends_with("nothing is missing\n"), "{printed}");
+    let stored = workspace.run_successfully("bao kv get -field=token secret/github");
+    assert_eq!(stored.trim_end(), TYPED);
     workspace.assert_works_and_leaves_nothing();
 }
 
