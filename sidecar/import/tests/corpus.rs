@@ -96,6 +96,7 @@ impl Case {
             project: project_of(&self.settings_path(), Some(home)),
             variable: &|_| None,
             exists: &|path| path.exists(),
+            is_configured: &|_| false,
         };
         Settings::read(&self.settings_path(), &self.bytes(), &surroundings)
             .unwrap_or_else(|error| panic!("{}: {error}", self.name))
@@ -183,7 +184,7 @@ fn servers_and_secrets_of_every_file_are_found() {
                         server.secrets.iter().map(|secret| Value::from(secret.field.clone())).collect();
                     imported.insert(server.name, Value::Array(fields));
                 }
-                FoundEntry::Shim { name } => drop(shim.insert(name)),
+                FoundEntry::Shim(found) => drop(shim.insert(found.name)),
                 FoundEntry::Skipped { name, .. } => drop(skipped.insert(name)),
             }
         }

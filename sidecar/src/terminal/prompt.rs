@@ -9,6 +9,8 @@ use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
+use super::failure::{Failure, Sysexit};
+
 /// More than any token or password; what is typed beyond it is ignored.
 const MAX_ANSWER_BYTES: usize = 8 * 1024;
 const INTERRUPT: u8 = 0x03;
@@ -21,8 +23,20 @@ pub(crate) enum Answer {
     Yes,
 }
 
+/// Asks for a confirmation of changes. Without one, and without a terminal to ask at, the command fails.
+pub(crate) fn confirmed(question: &str) -> Result<(), Failure> {
+    match confirm(question).map_err(|error| Failure::new(Sysexit::Io, error))? {
+        Some(Answer::Yes) => Ok(()),
+        Some(Answer::No) => Err(Failure::new(Sysexit::Unavailable, "not confirmed: nothing was changed")),
+        None => {
+            let what = "nothing was changed: there is no terminal to ask for a confirmation";
+            Err(Failure::new(Sysexit::Usage, what).hint("give --yes, or --dry-run to see the changes only"))
+        }
+    }
+}
+
 /// Asks for a confirmation. `None` if there is no terminal to ask at.
-pub(crate) fn confirm(question: &str) -> io::Result<Option<Answer>> {
+fn confirm(question: &str) -> io::Result<Option<Answer>> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return Ok(None);

@@ -84,3 +84,17 @@ fn an_import_that_cannot_write_says_so_and_loses_nothing() {
         person.cofferdam(&["check"]).assert_code(0);
     }
 }
+
+#[test]
+fn a_lock_that_cannot_be_taken_is_told_from_one_that_another_import_holds() {
+    let person = Person::with(".mcp.json", &one_server());
+    let trace = person.home().join("trace");
+    let options = ["-e", "trace=flock", "-e", "inject=flock:error=ENOLCK"];
+    let Some(import) = strace(&person, &options, &trace) else { return };
+    let run = Run::of(&output_of(import, "an import without locks")).assert_code(73);
+    run.assert_fails_with("import/lock`").assert_fails_with("No locks available");
+    let held = std::fs::File::open(person.secrets().join("import/lock")).unwrap();
+    held.lock().unwrap();
+    let run = person.cofferdam(&["import", ".mcp.json", "--yes", "--rewrite"]).assert_code(69);
+    run.assert_fails_with("another import is running").assert_fails_with("wait until it has ended");
+}
