@@ -187,7 +187,12 @@ fn the_text_for_a_person_has_the_same_findings_and_fits_the_terminal() {
 fn a_program_that_may_not_be_executed_is_found() {
     let world = prepared(sound().server("plain", Server::command(["/etc/passwd"])));
     let examined = examine(&world);
-    examined.assert_error("program-not-executable", "servers.plain.command", "is not executable", "make it executable");
+    examined.assert_error(
+        "program-not-executable",
+        "servers.plain.command",
+        "is not executable",
+        "make it executable",
+    );
     assert_eq!(examined.code, 78);
 }
 
