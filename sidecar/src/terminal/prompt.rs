@@ -88,7 +88,8 @@ fn read_line() -> io::Result<String> {
     }
 }
 
-/// Asks for a secret at the controlling terminal, without showing what is typed. `None` if there is no terminal.
+/// Asks for a secret at the controlling terminal, without showing what is typed. `None` if there is no terminal. The end of
+/// input is an error.
 pub(crate) fn read_hidden(question: &str) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let Ok(mut terminal) = File::options().read(true).write(true).open("/dev/tty") else { return Ok(None) };
     let answer = {
@@ -107,11 +108,13 @@ fn read_answer(terminal: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut answer = Zeroizing::new(Vec::with_capacity(MAX_ANSWER_BYTES));
     let mut key = Zeroizing::new([0]);
     loop {
-        if terminal.read(&mut *key)? == 0 {
-            return Ok(answer);
+        let has_ended = terminal.read(&mut *key)? == 0 || key[0] == END_OF_INPUT;
+        if has_ended && answer.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the input has ended"));
         }
         match key[0] {
-            b'\r' | b'\n' | END_OF_INPUT => return Ok(answer),
+            _ if has_ended => return Ok(answer),
+            b'\r' | b'\n' => return Ok(answer),
             INTERRUPT => return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted")),
             erase if ERASE.contains(&erase) => {
                 answer.pop();

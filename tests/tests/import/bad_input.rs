@@ -230,3 +230,40 @@ fn paths_that_a_shell_would_split_are_quoted_in_the_next_commands() {
         assert!(run.printed.contains(&format!("{next} {option}")), "{next} {option}: {}", run.printed);
     }
 }
+
+/// The sample of the README, in which tables are inline, extended in each form that an editor may give it.
+#[test]
+fn a_configuration_keeps_comments_inline_tables_and_line_ends_when_it_is_extended() {
+    let readme = include_str!("../../../README.md");
+    let sample = cofferdam_tests::markdown::blocks(readme, "toml").remove(0);
+    assert!(sample.contains("grants.dev = {"), "{sample}");
+    for (name, before) in [
+        ("as it is", sample.clone()),
+        ("with carriage returns", sample.replace('\n', "\r\n")),
+        ("without a last line end", sample.trim_end().to_owned()),
+    ] {
+        let person = Person::with(".mcp.json", &one_server().replace("\"github\"", "\"tracker\""));
+        person.write_configuration(&before);
+        person.import(".mcp.json");
+        let after = std::fs::read_to_string(person.configuration()).unwrap();
+        person.cofferdam(&["check"]);
+        for line in before.lines().filter(|line| !line.contains("grants.dev")) {
+            assert!(after.lines().any(|kept| kept == line), "{name}: `{line}` is not in:\n{after}");
+        }
+        let grant = after.lines().find(|line| line.starts_with("grants.dev")).expect(&after);
+        assert!(
+            grant.contains("\"tracker\"") && grant.contains("# what a sandbox may use"),
+            "{name}: {grant}"
+        );
+        let is_windows = before.contains("\r\n");
+        assert_eq!(
+            after.matches("\r\n").count() == after.matches('\n').count(),
+            is_windows,
+            "{name}: {after:?}"
+        );
+        // Twice is once.
+        person.cofferdam(&["import", ".mcp.json", "--undo"]).assert_code(0);
+        person.import(".mcp.json");
+        assert_eq!(std::fs::read_to_string(person.configuration()).unwrap(), after, "{name}");
+    }
+}
