@@ -238,6 +238,14 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_a_newer_version_is_refused_although_it_has_other_members() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE_NAME), r#"{"version": 2, "new": {}}"#).unwrap();
+        let refused = Record::open(directory.path(), "http://127.0.0.1:8200", "");
+        assert!(matches!(refused, Err(RecordError::Newer { format: 2, .. })), "{refused:?}");
+    }
+
+    #[test]
     fn the_record_of_another_vault_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let mut record = open(directory.path());
