@@ -28,9 +28,8 @@ fn the_set_up_of_the_guide_works_as_written() {
     let Some(workspace) = Workspace::new() else { return };
     let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("the script ends with `cofferdam serve`");
-    fs::write(workspace.file("typed"), format!("{TYPED}\n")).unwrap();
     assert!(!script.contains(TYPED), "the guide has a credential in a command");
-    let printed = workspace.run_successfully(&format!("exec < typed\n{script}"));
+    let printed = workspace.run_successfully(script);
     assert!(printed.ends_with("nothing is missing\n"), "{printed}");
     let stored = workspace.run_successfully("bao kv get -field=token secret/github");
     assert_eq!(stored.trim_end(), TYPED);
@@ -135,6 +134,8 @@ impl Workspace {
         let workspace =
             Self { bao: OpenBao::dev()?, directory: tempfile::tempdir().expect("a directory can be made") };
         fs::create_dir_all(workspace.file("home/bin")).expect("a temporary directory is writable");
+        fs::write(workspace.file("home/typed"), format!("{TYPED}\n"))
+            .expect("a temporary directory is writable");
         // Fixtures under the names of the documented servers.
         for server in ["github-mcp-server", "internal-mcp-server"] {
             let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
@@ -185,7 +186,8 @@ impl Workspace {
 
     fn run(&self, script: &str) -> Output {
         let mut bash = self.shell();
-        bash.args(["-euo", "pipefail", "-c"]).arg(script.replace(SHOWN, &self.bao.address()));
+        let script = script.replace(SHOWN, &self.bao.address());
+        bash.args(["-euo", "pipefail", "-c"]).arg(format!("exec < ~/typed\n{script}"));
         output_of(bash, "a script of the documents")
     }
 
