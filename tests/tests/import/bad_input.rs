@@ -241,6 +241,7 @@ fn a_configuration_keeps_comments_inline_tables_and_line_ends_when_it_is_extende
         ("as it is", sample.clone()),
         ("with carriage returns", sample.replace('\n', "\r\n")),
         ("without a last line end", sample.trim_end().to_owned()),
+        ("with a byte order mark", format!("\u{feff}# mine\n{sample}")),
     ] {
         let person = Person::with(".mcp.json", &one_server().replace("\"github\"", "\"tracker\""));
         person.write_configuration(&before);
