@@ -268,3 +268,15 @@ fn a_configuration_keeps_comments_inline_tables_and_line_ends_when_it_is_extende
         assert_eq!(std::fs::read_to_string(person.configuration()).unwrap(), after, "{name}");
     }
 }
+
+#[test]
+fn an_entry_that_was_changed_since_is_left_and_no_earlier_import_is_claimed() {
+    let person = Person::with(".mcp.json", &one_server());
+    person.import(".mcp.json");
+    let changed =
+        person.read(".mcp.json").replace("cofferdam-shim", "other-server").replace("--server", "--port");
+    person.write(".mcp.json", &changed);
+    let undone = person.cofferdam(&["import", ".mcp.json", "--undo"]).assert_code(0);
+    assert!(undone.printed.contains("github changed since and left as it is"), "{}", undone.printed);
+    assert!(!undone.printed.contains("an earlier import"), "{}", undone.printed);
+}

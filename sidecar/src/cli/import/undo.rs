@@ -17,6 +17,8 @@ pub(super) fn undo(store: &Store, files: &[PathBuf]) -> Result<ExitCode, Failure
         let file = one_path(&directory.join(file));
         let undone = record.undo(store, &file).map_err(|error| record_failure(error, &record))?;
         let shown = file.display();
+        // While an entry is left, the record of this import stays.
+        let is_complete = !matches!(&undone, Undone::Entries { left } if !left.is_empty());
         match undone {
             Undone::Bytes => print_line(&format!("restored: {shown}")),
             Undone::Unchanged => print_line(&format!("{shown}: was not rewritten")),
@@ -30,7 +32,7 @@ pub(super) fn undo(store: &Store, files: &[PathBuf]) -> Result<ExitCode, Failure
                 left.join(", ")
             )),
         }
-        if record.rewritings().iter().any(|rewriting| rewriting.settings == file) {
+        if is_complete && record.rewritings().iter().any(|rewriting| rewriting.settings == file) {
             print_line(&format!(
                 "an earlier import of {shown} is recorded too: run this again to go back further"
             ));
