@@ -309,14 +309,7 @@ fn unix_time() -> u64 {
 
 impl Findings {
     fn good(&mut self, code: &'static str, about: &'static str, what: impl Into<String>) {
-        self.findings.push(Finding {
-            severity: Severity::Ok,
-            code,
-            about,
-            what: what.into(),
-            why: "",
-            next: None,
-        });
+        self.add(Severity::Ok, code, about, "", what.into(), None);
     }
 
     fn warning(
@@ -328,8 +321,7 @@ impl Findings {
         next: &str,
     ) {
         self.warnings += 1;
-        let next = Some(next.to_owned());
-        self.findings.push(Finding { severity: Severity::Warning, code, about, what, why, next });
+        self.add(Severity::Warning, code, about, why, what, Some(next));
     }
 
     fn error(
@@ -343,8 +335,20 @@ impl Findings {
     ) {
         self.errors += 1;
         self.exit_code.get_or_insert(exit_code);
-        let next = Some(next.to_owned());
-        self.findings.push(Finding { severity: Severity::Error, code, about, what, why, next });
+        self.add(Severity::Error, code, about, why, what, Some(next));
+    }
+
+    fn add(
+        &mut self,
+        severity: Severity,
+        code: &'static str,
+        about: &'static str,
+        why: &'static str,
+        what: String,
+        next: Option<&str>,
+    ) {
+        let next = next.map(str::to_owned);
+        self.findings.push(Finding { severity, code, about, what, why, next });
     }
 
     fn as_text(&self) -> String {

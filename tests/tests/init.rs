@@ -1,15 +1,18 @@
 //! `cofferdam init`: a first configuration that works, and nothing half done.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, chown};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use cofferdam_tests::deadline::wait_until;
+use cofferdam_tests::other_user::{USER, copy_programs};
 use cofferdam_tests::process::{Running, built, command, into_file, output_of};
 use cofferdam_tests::terminal::Terminal;
 use nix::sys::signal::Signal;
+use nix::sys::termios::LocalFlags;
 
 /// A home and a runtime directory, with nothing in them.
 struct Home(tempfile::TempDir);
@@ -123,6 +126,42 @@ fn without_questions_it_writes_a_configuration_that_passes_check_and_serves_a_ca
     assert_works(&home, "conf/cofferdam.toml", "example", "list_orders");
 }
 
+/// As on a laptop: nothing is named, and what was written is used as it is.
+#[test]
+fn a_user_without_root_serves_what_was_written_at_the_default_place() {
+    let Some(programs) = copy_programs() else { return };
+    let home = Home::new();
+    for path in [home.path().to_owned(), home.path().join("run")] {
+        chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let program = |name: &str, arguments: &[&str]| {
+        let built = home.program(name, "COFFERDAM_BIN");
+        let mut program = command(programs.path().join(name));
+        program.env_clear().envs(built.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        program.current_dir(home.path()).args(arguments).uid(USER).gid(USER);
+        program
+    };
+    let made = run(program("cofferdam", &["init", "--yes"]));
+    let config = home.path().join(".config/cofferdam/cofferdam.toml");
+    assert_eq!(text(&made.stdout), format!("{}\n", config.display()), "{}", text(&made.stderr));
+    let written = fs::read(&config).unwrap();
+    let checked = run(program("cofferdam", &["check", "--strict"]));
+    assert!(checked.status.success(), "{}{}", text(&checked.stdout), text(&checked.stderr));
+    let mut serve = program("cofferdam", &["serve"]);
+    serve.stdin(Stdio::null()).stdout(Stdio::null()).stderr(into_file(&home.path().join("run/log")));
+    let mut sidecar = Running::spawn(serve, "cofferdam serve");
+    let relay = home.path().join("run/cofferdam-relay/relay.sock");
+    wait_until("the sidecar accepts links", || UnixStream::connect(&relay).is_ok());
+    // The link is in the commands that were printed.
+    let link = format!("unix:{}", relay.display());
+    assert!(text(&made.stderr).contains(&link), "{}", text(&made.stderr));
+    let listed = run(program("cofferdam-shim", &["tools", "example", "--relay", &link]));
+    sidecar.signal(Signal::SIGTERM);
+    sidecar.wait(cofferdam_tests::deadline::PATIENCE);
+    assert!(text(&listed.stdout).contains("list_orders"), "{}{}", text(&listed.stdout), text(&listed.stderr));
+    assert_eq!(fs::read(&config).unwrap(), written);
+}
+
 #[test]
 fn a_file_that_is_there_is_not_overwritten() {
     let home = Home::new();
@@ -204,8 +243,9 @@ fn the_answers_become_a_configuration_that_works() {
 }
 
 #[test]
-fn ctrl_c_at_each_question_leaves_nothing() {
-    for last in 0..questions().len() {
+fn ctrl_c_and_ctrl_d_at_each_question_leave_nothing_and_restore_the_terminal() {
+    let answers = ["\u{3}", "\u{4}"];
+    for (last, interruption) in (0..questions().len()).flat_map(|last| answers.map(|key| (last, key))) {
         let home = Home::new();
         let mut terminal = on_terminal(&home);
         for (index, (question, answer)) in questions().into_iter().enumerate() {
@@ -215,8 +255,12 @@ fn ctrl_c_at_each_question_leaves_nothing() {
             }
             terminal.type_in(&format!("{answer}\n"));
         }
-        terminal.type_in("\u{3}");
+        terminal.type_in(interruption);
         wait_until("init has exited", || terminal.has_exited());
+        assert_ne!(terminal.exit_code(), Some(0), "{}", terminal.shown());
+        assert!(
+            terminal.mode().local_flags.contains(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG)
+        );
         assert!(home.files().is_empty(), "after question {last}: {:?}", home.files());
     }
 }

@@ -18,6 +18,8 @@ use serde_json::json;
 
 const GUIDE: &str = include_str!("../../packaging/guide/vault.md");
 const EXAMPLE: &str = "packaging/examples/vault";
+/// What the person types when a command of the guide waits for a token.
+const TYPED: &str = "ghp_typed_by_the_person_0123456789abcdef";
 /// The address that the documents show.
 const SHOWN: &str = "http://127.0.0.1:8200";
 
@@ -26,8 +28,11 @@ fn the_set_up_of_the_guide_works_as_written() {
     let Some(workspace) = Workspace::new() else { return };
     let script = blocks(GUIDE, "bash").concat();
     let script = script.strip_suffix("cofferdam serve\n").expect("the script ends with `cofferdam serve`");
+    assert!(!script.contains(TYPED), "the guide has a credential in a command");
     let printed = workspace.run_successfully(script);
     assert!(printed.ends_with("nothing is missing\n"), "{printed}");
+    let stored = workspace.run_successfully("bao kv get -field=token secret/github");
+    assert_eq!(stored.trim_end(), TYPED);
     workspace.assert_works_and_leaves_nothing();
 }
 
@@ -129,6 +134,8 @@ impl Workspace {
         let workspace =
             Self { bao: OpenBao::dev()?, directory: tempfile::tempdir().expect("a directory can be made") };
         fs::create_dir_all(workspace.file("home/bin")).expect("a temporary directory is writable");
+        fs::write(workspace.file("home/typed"), format!("{TYPED}\n"))
+            .expect("a temporary directory is writable");
         // Fixtures under the names of the documented servers.
         for server in ["github-mcp-server", "internal-mcp-server"] {
             let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
@@ -179,7 +186,8 @@ impl Workspace {
 
     fn run(&self, script: &str) -> Output {
         let mut bash = self.shell();
-        bash.args(["-euo", "pipefail", "-c"]).arg(script.replace(SHOWN, &self.bao.address()));
+        let script = script.replace(SHOWN, &self.bao.address());
+        bash.args(["-euo", "pipefail", "-c"]).arg(format!("exec < ~/typed\n{script}"));
         output_of(bash, "a script of the documents")
     }
 

@@ -8,6 +8,7 @@
 //! | [`duration`] | durations as text: `2h30m` |
 //! | [`elf`] | the processor of a Linux program, and whether it needs libraries |
 //! | [`FairShare`], [`FairRateLimiter`] | limits that several owners share, so that none takes everything |
+//! | [`FileLock`] | a lock that one process at a time holds |
 //! | [`memory`] | memory counted against ceilings |
 //! | [`metrics`] | counters and gauges, rendered as OpenMetrics text |
 //! | [`PacedLines`] | log lines that must not flood the log |
@@ -25,6 +26,7 @@ pub mod clock;
 pub mod duration;
 pub mod elf;
 mod fair_share;
+mod file_lock;
 pub mod memory;
 pub mod metrics;
 pub mod paced_lines;
@@ -34,5 +36,6 @@ pub mod text;
 
 pub use backoff::{Backoff, Jitter, JitteredBackoff};
 pub use fair_share::{FairRateLimiter, FairShare, LimitOwner, ShareRefused};
+pub use file_lock::{FileLock, FileLockError};
 pub use paced_lines::PacedLines;
 pub use rate_limiter::RateLimiter;

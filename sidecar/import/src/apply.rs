@@ -85,6 +85,10 @@ pub fn apply(
         std::fs::create_dir_all(parent)
             .map_err(|source| StoreError::Write { path: parent.to_owned(), source })?;
     }
+    // A record that cannot be used is found before anything is written.
+    if !changes.is_empty() {
+        Record::read(store)?;
+    }
     let _lock = store.open()?;
     // Under the lock, so that another import is either seen here or waits.
     let files = read.iter().map(|(path, version)| (*path, Some(version)));

@@ -31,6 +31,8 @@ pub(crate) struct ServerTable<'a> {
     /// The project that its servers are for, where the settings name one.
     pub(crate) project: Option<PathBuf>,
     pub(crate) servers: &'a Map<String, Value>,
+    /// The names of servers that the settings exclude elsewhere than in their entries.
+    pub(crate) excluded: Vec<&'a str>,
 }
 
 /// All objects with servers in a settings file.
@@ -39,7 +41,8 @@ pub(crate) fn server_tables<'a>(document: &'a Document, file: &Path) -> Vec<Serv
     let mut tables = Vec::new();
     let mut add = |path: &[&str], dialect, project: Option<PathBuf>, servers: &'a Map<String, Value>| {
         let path = path.iter().map(|&name| name.to_owned()).collect();
-        tables.push(ServerTable { path, dialect, project, servers });
+        let excluded = if dialect == Dialect::Gemini { excluded(root) } else { Vec::new() };
+        tables.push(ServerTable { path, dialect, project, servers, excluded });
     };
     if document.format == Format::Toml {
         if let Some(servers) = object(root, "mcp_servers") {
@@ -63,6 +66,8 @@ pub(crate) fn server_tables<'a>(document: &'a Document, file: &Path) -> Vec<Serv
         match object(mcp, "servers").filter(|servers| are_servers(servers)) {
             Some(servers) => add(&["mcp", "servers"], Dialect::VsCode, None, servers),
             None if is_e2b(mcp) => add(&["mcp"], Dialect::E2b, None, mcp),
+            // Gemini CLI has lists of names there.
+            None if !mcp.is_empty() && !mcp.values().any(Value::is_object) => {}
             None => add(&["mcp"], Dialect::OpenCode, None, mcp),
         }
     }
@@ -79,7 +84,13 @@ pub(crate) fn server_tables<'a>(document: &'a Document, file: &Path) -> Vec<Serv
 }
 
 fn root_table(dialect: Dialect, servers: &Map<String, Value>) -> ServerTable<'_> {
-    ServerTable { path: Vec::new(), dialect, project: None, servers }
+    ServerTable { path: Vec::new(), dialect, project: None, servers, excluded: Vec::new() }
+}
+
+/// The servers that Gemini CLI does not start: `mcp.excluded`.
+fn excluded(root: &Map<String, Value>) -> Vec<&str> {
+    let list = object(root, "mcp").and_then(|mcp| mcp.get("excluded")?.as_array());
+    list.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 fn object<'a>(members: &'a Map<String, Value>, name: &str) -> Option<&'a Map<String, Value>> {

@@ -1,7 +1,7 @@
 //! Reads one server of a settings file, in the dialect of its harness.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::net::IpAddr;
 
 use base64ct::{Base64, Encoding as _};
 use cofferdam_net::is_reserved_header;
@@ -16,12 +16,13 @@ use crate::found::{
 };
 use crate::recognise::Reason;
 use crate::secret_names::is_secret_name;
+use crate::shim_entry::read_shim;
 use crate::surroundings::Surroundings;
 
-/// The file name of the shim.
-const SHIM: &str = "cofferdam-shim";
-
 const SSE: &str = "it uses the SSE transport, which streamable HTTP has replaced: enter the address of its streamable HTTP endpoint, often `/mcp`";
+
+/// Why a server that its harness does not start is not imported.
+pub(crate) const DISABLED: &str = "it is disabled in these settings, and a secret of it stays in them: enable it there to import it, or remove it";
 
 /// Reads a member of an object with servers. `path` is the path of that object.
 pub(crate) fn read_entry(
@@ -34,8 +35,11 @@ pub(crate) fn read_entry(
     let Value::Object(entry) = entry else {
         return FoundEntry::Skipped { name: name.to_owned(), why: "it is not an object".to_owned() };
     };
-    if starts_shim(entry) {
-        return FoundEntry::Shim { name: name.to_owned() };
+    if let Some(shim) = read_shim(name, entry, surroundings.is_configured) {
+        return FoundEntry::Shim(shim);
+    }
+    if is_disabled(entry) {
+        return FoundEntry::Skipped { name: name.to_owned(), why: DISABLED.to_owned() };
     }
     let mut composer = Composer::new(dialect, surroundings);
     match read_kind(name, entry, &mut composer) {
@@ -57,13 +61,10 @@ pub(crate) fn read_entry(
     }
 }
 
-/// Whether an entry starts the shim.
-pub(crate) fn starts_shim(entry: &Map<String, Value>) -> bool {
-    let program = match entry.get("command") {
-        Some(Value::Array(command)) => command.first().and_then(Value::as_str),
-        command => command.and_then(Value::as_str),
-    };
-    program.and_then(|program| Path::new(program).file_name()).is_some_and(|name| name == SHIM)
+/// Whether the harness does not start the server: Codex and opencode have `enabled`, the others `disabled`.
+fn is_disabled(entry: &Map<String, Value>) -> bool {
+    let is = |key: &str, value: bool| entry.get(key).and_then(Value::as_bool) == Some(value);
+    is("disabled", true) || is("enabled", false)
 }
 
 fn read_kind(
@@ -207,7 +208,7 @@ fn read_url(
         return Err("its URL has a credential in its path or query, for which the configuration has no place: use a header if the server accepts one".to_owned());
     }
     let name = host_name(host);
-    let is_loopback = name == "localhost" || name.starts_with("127.") || name == "::1";
+    let is_loopback = is_loopback(name);
     if !scheme.eq_ignore_ascii_case("https") && !headers.is_empty() && !is_loopback {
         return Err("its `http://` URL would carry its headers unencrypted".to_owned());
     }
@@ -329,9 +330,16 @@ fn host_name(authority: &str) -> &str {
     authority.split(':').next().unwrap_or_default()
 }
 
+/// Whether a host is this machine. A name such as `127.example.com` is another one.
+fn is_loopback(host: &str) -> bool {
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    }
+}
+
 /// Whether a host is in a private network by its name or address.
 fn is_private(host: &str) -> bool {
-    use std::net::IpAddr;
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_private() || address.is_link_local(),
         Ok(IpAddr::V6(address)) => address.is_unique_local() || address.is_unicast_link_local(),

@@ -128,3 +128,32 @@ fn write(file: &mut File, bytes: &[u8], like: Option<&FileVersion>) -> io::Resul
     }
     file.sync_all()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_as_it_was_read_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("settings.json");
+        fs::write(&path, "first").unwrap();
+        let FileState::Present { version, .. } = read_version(&path).unwrap() else { panic!("it is there") };
+        for change in [Some("second"), None] {
+            match change {
+                Some(text) => fs::write(&path, text).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let replaced = replace(&path, b"mine", Some(&version));
+            assert!(matches!(replaced, Err(ReplaceError::Changed)), "{replaced:?}");
+            assert_eq!(fs::read_to_string(&path).ok().as_deref(), change);
+        }
+        fs::write(&path, "made meanwhile").unwrap();
+        assert!(matches!(replace(&path, b"mine", None), Err(ReplaceError::Changed)));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "made meanwhile");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a temporary file is left");
+        let FileState::Present { version, .. } = read_version(&path).unwrap() else { panic!("it is there") };
+        replace(&path, b"mine", Some(&version)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    }
+}

@@ -15,11 +15,22 @@ use crate::shapes;
 /// One member of an object with servers.
 pub enum FoundEntry {
     /// It already starts the shim.
-    Shim { name: String },
+    Shim(FoundShim),
     /// A server that can be imported.
     Server(FoundServer),
     /// It cannot be imported, and why.
     Skipped { name: String, why: String },
+}
+
+/// An entry that starts the shim.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FoundShim {
+    pub name: String,
+    pub program: String,
+    /// The link of `--relay`, or of the variable that has the same meaning.
+    pub relay: Option<String>,
+    /// The server of `--server`.
+    pub server: Option<String>,
 }
 
 /// A server as its harness starts it.

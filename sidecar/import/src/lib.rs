@@ -13,7 +13,7 @@
 //! | `settings` | reads and rewrites a whole settings file |
 //! | `definition` | a server as a table of the configuration |
 //! | `plan` | what an import adds to the configuration, and which secrets it stores |
-//! | `shim_entry` | the entry with which a harness starts the shim |
+//! | `shim_entry` | the entry with which a harness starts the shim, written and recognised |
 //! | `edit`, `rewrite`, `json_edit`, `toml_edits` | changes of single entries of a settings file |
 //! | `store` | the directory with stored secrets, backups and their record |
 //! | `record` | which settings files were rewritten, and their backups |
@@ -59,7 +59,7 @@ pub use edit::{EntryPath, RewriteError};
 pub use file_change::{
     FileState, FileVersion, ReadFileError, ReplaceError, read_version, replace as replace_file,
 };
-pub use found::{FoundEntry, FoundSecret, FoundServer, Place};
+pub use found::{FoundEntry, FoundSecret, FoundServer, FoundShim, Place};
 pub use plan::{
     Destination, Fields, Held, Plan, PlanError, PlanInput, PlannedSecret, PlannedServer, ServerOrigin,
     Stored, StoredAt, plan,

@@ -120,12 +120,16 @@ pub struct PlanInput<'a> {
     pub stored: &'a dyn Stored,
 }
 
+const BYTE_ORDER_MARK: char = '\u{feff}';
 const DEFAULT_GRANT: &str = "dev";
 const NEW_CONFIGURATION: &str = "# Written by `cofferdam import`. `cofferdam check` lists problems; packaging/guide/configuration.md explains every key.\n";
 
 /// `servers` are those to import, each with the settings file that it comes from.
 pub fn plan(input: &PlanInput<'_>, servers: &[(&Path, &FoundServer)]) -> Result<Plan, PlanError> {
     let text = input.configuration.unwrap_or_default();
+    // The parser accepts a byte order mark, and the writer leaves it out.
+    let (mark, text) =
+        text.split_at(if text.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len_utf8() } else { 0 });
     let document: DocumentMut =
         text.parse().map_err(|error: toml_edit::TomlError| PlanError::Configuration {
             line: crate::document::line_and_column(text, error.span().map_or(0, |span| span.start)).0,
@@ -138,8 +142,8 @@ pub fn plan(input: &PlanInput<'_>, servers: &[(&Path, &FoundServer)]) -> Result<
     let (grant, needs_vault_policies) = planner.grant(&planned)?;
     let is_unchanged = planner.secrets.is_empty() && planner.document.to_string() == text;
     let configuration = match (is_unchanged, input.configuration) {
-        (true, Some(text)) => text.to_owned(),
-        (_, Some(text)) => with_line_ends_of(text, planner.document.to_string()),
+        (true, Some(whole)) => whole.to_owned(),
+        (_, Some(_)) => format!("{mark}{}", with_line_ends_of(text, planner.document.to_string())),
         (_, None) => format!("{NEW_CONFIGURATION}{}", planner.document),
     };
     Ok(Plan { configuration, secrets: planner.secrets, servers: planned, grant, needs_vault_policies })

@@ -29,6 +29,12 @@ pub struct Record {
     content: Content,
 }
 
+/// What every version of the record has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
 #[derive(Debug, Deserialize, Serialize)]
 struct Content {
     version: u32,
@@ -92,6 +98,11 @@ impl Record {
         let unreadable = |source| StoreError::Read { path: path.clone(), source };
         let content = match atomic_file::read_bounded(&path, MAX_BYTES) {
             Ok(bytes) => {
+                let parsed = serde_json::from_slice::<Versioned>(&bytes);
+                let format = parsed.map_err(|error| unreadable(io::Error::other(error)))?.version;
+                if format > VERSION {
+                    return Err(StoreError::Newer { path, format, known: VERSION });
+                }
                 serde_json::from_slice(&bytes).map_err(|error| unreadable(io::Error::other(error)))?
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -99,10 +110,7 @@ impl Record {
             }
             Err(error) => return Err(unreadable(error)),
         };
-        match content.version {
-            VERSION => Ok(Self { directory, content }),
-            _ => Err(unreadable(io::Error::other("it is of a newer version of Cofferdam"))),
-        }
+        Ok(Self { directory, content })
     }
 
     pub fn rewritings(&self) -> &[Rewriting] {

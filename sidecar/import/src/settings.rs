@@ -2,15 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::dialect::{Dialect, server_tables};
 use crate::document::{Document, DocumentError, Format};
 use crate::edit::{Edit, EntryPath, RewriteError};
-use crate::entry::{read_entry, starts_shim};
+use crate::entry::{DISABLED, read_entry};
 use crate::found::FoundEntry;
 use crate::rewrite::{apply, can_rewrite};
-use crate::shim_entry::{ShimProgram, shim_members};
+use crate::shim_entry::{ShimProgram, read_shim, shim_members};
 use crate::surroundings::Surroundings;
 
 pub struct Settings {
@@ -41,12 +42,16 @@ impl Settings {
         for table in server_tables(&document, path) {
             let of_project = table.project.clone().map(|project| surroundings.of_project(project));
             let surroundings = of_project.as_ref().unwrap_or(surroundings);
-            entries.extend(
-                table
-                    .servers
-                    .iter()
-                    .map(|(name, entry)| read_entry(name, entry, &table.path, table.dialect, surroundings)),
-            );
+            for (name, entry) in table.servers {
+                let found = read_entry(name, entry, &table.path, table.dialect, surroundings);
+                let is_excluded = table.excluded.contains(&name.as_str());
+                entries.push(match found {
+                    FoundEntry::Server(server) if is_excluded => {
+                        FoundEntry::Skipped { name: server.name, why: DISABLED.to_owned() }
+                    }
+                    found => found,
+                });
+            }
         }
         Ok(Self { path: path.to_owned(), document, entries })
     }
@@ -59,14 +64,14 @@ impl Settings {
     pub fn servers(&self) -> impl Iterator<Item = &crate::found::FoundServer> {
         self.entries.iter().filter_map(|entry| match entry {
             FoundEntry::Server(server) => Some(server),
-            FoundEntry::Shim { .. } | FoundEntry::Skipped { .. } => None,
+            FoundEntry::Shim(_) | FoundEntry::Skipped { .. } => None,
         })
     }
 
     pub fn servers_mut(&mut self) -> impl Iterator<Item = &mut crate::found::FoundServer> {
         self.entries.iter_mut().filter_map(|entry| match entry {
             FoundEntry::Server(server) => Some(server),
-            FoundEntry::Shim { .. } | FoundEntry::Skipped { .. } => None,
+            FoundEntry::Shim(_) | FoundEntry::Skipped { .. } => None,
         })
     }
 
@@ -103,7 +108,13 @@ impl Settings {
             let path: Vec<String> =
                 dialect.servers_path().iter().map(|&step| step.to_owned()).chain([server.clone()]).collect();
             let present = path.iter().try_fold(&document.value.0, |value, step| value.get(step));
-            let is_other = present.is_some_and(|entry| !entry.as_object().is_some_and(starts_shim));
+            // An entry of this name that has the arguments of one for the shim was written by an earlier call.
+            let is_shim = |entry: &Value| {
+                entry
+                    .as_object()
+                    .is_some_and(|entry| read_shim(server, entry, &|named| named == server).is_some())
+            };
+            let is_other = present.is_some_and(|entry| !is_shim(entry));
             match edit {
                 HarnessEdit::Set(_) | HarnessEdit::Remove(_) if is_other => others.push(server.clone()),
                 HarnessEdit::Set(_) => {
@@ -132,7 +143,9 @@ impl Settings {
         let (current, earlier) = (Document::read(format, current)?, Document::read(format, earlier)?);
         let is_shim = |entry: &&EntryPath| {
             let found = entry.0.iter().try_fold(&current.value.0, |value, step| value.get(step));
-            found.and_then(|entry| entry.as_object()).is_some_and(starts_shim)
+            // The entry was rewritten: with the arguments of one for the shim, it is still that.
+            let found = found.and_then(|entry| entry.as_object());
+            found.is_some_and(|found| read_shim("", found, &|_| true).is_some())
         };
         let (restored, left): (Vec<&EntryPath>, Vec<&EntryPath>) = entries.iter().partition(is_shim);
         let edits: Vec<Edit> =
@@ -212,22 +225,101 @@ mod tests {
         )
     }
 
-    fn read(bytes: &[u8]) -> Settings {
-        Settings::read(Path::new("/p/.mcp.json"), bytes, &Surroundings::nowhere()).unwrap()
+    /// The same servers in the form of another harness: JSON with comments.
+    fn of_harness(harness: &str, settings: &str) -> String {
+        match harness {
+            "/p/.vscode/mcp.json" => settings.replace("\"mcpServers\"", "\"servers\""),
+            "/p/.gemini/settings.json" => settings.replace("\"url\"", "\"httpUrl\""),
+            "/p/opencode.jsonc" => settings
+                .replace("\"mcpServers\"", "\"mcp\"")
+                .replace("\"env\"", "\"environment\"")
+                .replace("\"command\":", "\"type\":\"local\",\"command\":"),
+            _ => settings.to_owned(),
+        }
+    }
+
+    /// A settings file of Codex, with tables and inline tables, comments, and both ways to end lines.
+    fn codex_settings() -> impl Strategy<Value = String> {
+        let space = r"( |\t){0,2}";
+        let comment = r"( # [a-zé\[\]=]{0,6})?";
+        let lines = r"(\n|# \[x\]\n){0,2}(other = 1 # é\n)?";
+        let text = r#""([a-z{}$:/ é]|\\"|\\u00e9|\\n){0,8}""#;
+        let entry = (space, space, comment, text, "[a-z0-9]{8,20}", any::<[bool; 3]>()).prop_map(
+            |(one, two, comment, text, token, [is_inline, has_url, has_more])| {
+                let defined = match has_url {
+                    true => vec![
+                        format!("url{one}={two}\"https://a.example/mcp\""),
+                        format!("http_headers = {{{one}\"X-Token\"{two}= \"CANARY{token}\" }}"),
+                    ],
+                    false => vec![
+                        format!("command{two}={one}\"a\""),
+                        format!("args = [{one}{text},{two}]"),
+                        format!("env = {{ T_TOKEN{one}= \"CANARY{token}\"{two}}}"),
+                    ],
+                };
+                let more = has_more.then(|| format!("startup_timeout_sec{one}={two}1.50"));
+                let members: Vec<String> = defined.into_iter().chain(more).collect();
+                (is_inline, comment, members)
+            },
+        );
+        let entries = proptest::collection::vec((lines, entry), 0..4);
+        (lines, entries, any::<[bool; 2]>()).prop_map(|(end, entries, [has_carriage_returns, is_cut])| {
+            let (mut inline, mut tables) = (String::new(), String::new());
+            for (number, (lines, (is_inline, comment, members))) in entries.into_iter().enumerate() {
+                let lines = lines.replace("other", &format!("other{number}"));
+                match is_inline {
+                    true => {
+                        inline += &format!("\"server {number}\" = {{ {} }}{comment}\n", members.join(", "))
+                    }
+                    false => {
+                        let members: String =
+                            members.iter().map(|line| format!("{line}{comment}\n")).collect();
+                        tables += &format!("{lines}[mcp_servers.s{number}]{comment}\n{members}");
+                    }
+                }
+            }
+            let inline = if inline.is_empty() { inline } else { format!("[mcp_servers] # all\n{inline}") };
+            let text = format!("model = \"o\" # best\n{inline}{tables}{}", end.replace("other", "last"));
+            let text = if is_cut { text.trim_end_matches('\n').to_owned() } else { text };
+            if has_carriage_returns { text.replace('\n', "\r\n") } else { text }
+        })
+    }
+
+    /// Rewrites all servers, and asserts that restoring them gives the same bytes.
+    fn check_restored(path: &str, text: &str) -> Result<(), TestCaseError> {
+        let path = Path::new(path);
+        let read = |bytes: &[u8]| Settings::read(path, bytes, &Surroundings::nowhere());
+        let original = read(text.as_bytes()).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let names = vec!["x"; original.servers().count()];
+        // A file with line ends of two kinds is refused, and stays as it is.
+        let (rewritten, entries) = match original.rewritten(&names, SHIM) {
+            Err(RewriteError::MixedLineEnds) => return Ok(()),
+            rewritten => rewritten.map_err(|error| TestCaseError::fail(error.to_string()))?,
+        };
+        let shown = String::from_utf8_lossy(&rewritten).into_owned();
+        prop_assert!(!shown.contains("CANARY"), "{}", shown);
+        prop_assert_eq!(read(&rewritten).expect("it was valid").servers().count(), 0);
+        let restored = Settings::restored(path, &rewritten, text.as_bytes(), &entries)
+            .map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert!(restored.left.is_empty());
+        prop_assert_eq!(String::from_utf8_lossy(&restored.bytes), text);
+        Ok(())
     }
 
     proptest! {
         #[test]
-        fn restoring_the_entries_of_a_rewritten_file_gives_the_same_bytes(text in settings()) {
-            let original = read(text.as_bytes());
-            let names = vec!["x"; original.servers().count()];
-            let (rewritten, entries) = original.rewritten(&names, SHIM).unwrap();
-            let shown = String::from_utf8_lossy(&rewritten).into_owned();
-            prop_assert!(!shown.contains("CANARY"), "{}", shown);
-            prop_assert_eq!(read(&rewritten).servers().count(), 0);
-            let restored = Settings::restored(Path::new("/p/.mcp.json"), &rewritten, text.as_bytes(), &entries).unwrap();
-            prop_assert!(restored.left.is_empty());
-            prop_assert_eq!(String::from_utf8_lossy(&restored.bytes), text);
+        fn restoring_the_entries_of_a_rewritten_file_gives_the_same_bytes(
+            text in settings(),
+            path in prop::sample::select(vec![
+                "/p/.mcp.json", "/p/.vscode/mcp.json", "/p/.gemini/settings.json", "/p/opencode.jsonc",
+            ]),
+        ) {
+            check_restored(path, &of_harness(path, &text))?;
+        }
+
+        #[test]
+        fn restoring_the_entries_of_a_rewritten_file_of_codex_gives_the_same_bytes(text in codex_settings()) {
+            check_restored("/p/.codex/config.toml", &text)?;
         }
 
         #[test]

@@ -1,15 +1,16 @@
 //! The directory `secrets/` beside the configuration: files with secrets, and `import/` with backups and their record.
 //!
-//! What must stay true: its directories have mode 0700 and its files 0600 from the moment they exist; a file with other
-//! content is not replaced; one import at a time writes here. `.gitignore` keeps it out of repositories.
+//! What must stay true: its directories have mode 0700 and its files 0600 from the moment they exist, or before a secret is
+//! written to a directory that existed before; a file with other content is not replaced; one import at a time writes here.
+//! `.gitignore` keeps it out of repositories.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use cofferdam_base::atomic_file::{self, Replace, TEMPORARY_SUFFIX};
-use nix::fcntl::{Flock, FlockArg};
+use cofferdam_base::{FileLock, FileLockError};
 use zeroize::Zeroizing;
 
 use crate::plan::{Fields, Held};
@@ -17,6 +18,9 @@ use crate::plan::{Fields, Held};
 const DIRECTORY: &str = "secrets";
 const IMPORTS: &str = "import";
 const LOCK: &str = "lock";
+/// The permission bits of group and others.
+const OTHERS: u32 = 0o077;
+const MAX_IGNORE_BYTES: u64 = 1024 * 1024;
 const MAX_SECRET_BYTES: u64 = 1024 * 1024;
 /// Each byte of a text becomes at most this many bytes in JSON.
 const MAX_ESCAPED_BYTES: usize = 6;
@@ -29,13 +33,15 @@ pub struct Store {
 
 /// Holds off other imports until it is dropped.
 pub(crate) struct StoreLock {
-    _file: Flock<File>,
+    _lock: FileLock,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("another import is running: it holds `{}`", lock.display())]
     Busy { lock: PathBuf },
+    #[error("`{}` is of a newer version: its format is {format}, and this version knows {known}", path.display())]
+    Newer { path: PathBuf, format: u32, known: u32 },
     #[error("cannot read `{}`", path.display())]
     Read {
         path: PathBuf,
@@ -65,7 +71,8 @@ impl Store {
         self.directory.join(IMPORTS)
     }
 
-    /// Makes the directories and locks them. Removes what an interrupted import has not finished writing.
+    /// Makes the directories, or closes them to others, and locks them. Removes what an interrupted import has not finished
+    /// writing.
     pub(crate) fn open(&self) -> Result<StoreLock, StoreError> {
         let imports = self.imports();
         let written = |path: &Path| {
@@ -74,21 +81,19 @@ impl Store {
         };
         for directory in [&self.directory, &imports] {
             DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(written(directory))?;
+            close_to_others(directory).map_err(written(directory))?;
         }
         let path = imports.join(LOCK);
-        let mut options = File::options();
-        std::os::unix::fs::OpenOptionsExt::mode(options.write(true).create(true).truncate(false), 0o600);
-        let file = options.open(&path).map_err(written(&path))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|_| StoreError::Busy { lock: path.clone() })?;
+        let lock = FileLock::take(&path).map_err(|error| match error {
+            FileLockError::Held => StoreError::Busy { lock: path.clone() },
+            FileLockError::Io(source) => written(&path)(source),
+        })?;
         for directory in [&self.directory, &imports] {
             remove_temporary_files(directory);
         }
         let ignore = self.directory.join(".gitignore");
-        match atomic_file::write_file(&self.directory, &ignore, b"*\n", Replace::Never) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(written(&ignore)(error)),
-            _ => Ok(StoreLock { _file: lock }),
-        }
+        ignore_everything(&self.directory, &ignore).map_err(written(&ignore))?;
+        Ok(StoreLock { _lock: lock })
     }
 
     /// What a file of the store holds. `place` is relative to the directory of the configuration.
@@ -140,6 +145,32 @@ pub fn encode_fields(fields: &Fields) -> Zeroizing<Vec<u8>> {
     }
     encoded.extend_from_slice(b"}\n");
     encoded
+}
+
+/// A directory that existed before may have another mode.
+fn close_to_others(directory: &Path) -> io::Result<()> {
+    let mode = fs::metadata(directory)?.mode();
+    if mode & OTHERS == 0 {
+        return Ok(());
+    }
+    fs::set_permissions(directory, Permissions::from_mode(mode & 0o7777 & !OTHERS))
+}
+
+/// Writes the file `.gitignore`. In one that is there, the last pattern that matches a file decides about it, so the line is
+/// added unless it is the last.
+fn ignore_everything(directory: &Path, ignore: &Path) -> io::Result<()> {
+    let present = match atomic_file::read_bounded(ignore, MAX_IGNORE_BYTES) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let mut patterns = present.lines().rev().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    if patterns.next() == Some("*") {
+        return Ok(());
+    }
+    let separator = if present.is_empty() || present.ends_with('\n') { "" } else { "\n" };
+    let text = format!("{present}{separator}*\n");
+    atomic_file::write_file(directory, ignore, text.as_bytes(), Replace::Always)
 }
 
 fn remove_temporary_files(directory: &Path) {

@@ -9,6 +9,8 @@ pub struct Surroundings<'a> {
     pub project: Option<PathBuf>,
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     pub exists: &'a dyn Fn(&Path) -> bool,
+    /// Whether the configuration of the sidecar has a server of this name.
+    pub is_configured: &'a dyn Fn(&str) -> bool,
 }
 
 /// Directories in which a project has the settings of one harness.
@@ -19,7 +21,7 @@ const PROJECT_FILES: &[&str] = &[".mcp.json", "opencode.json", "opencode.jsonc",
 impl Surroundings<'_> {
     /// Without directories and variables.
     pub fn nowhere() -> Self {
-        Self { home: None, project: None, variable: &|_| None, exists: &|_| false }
+        Self { home: None, project: None, variable: &|_| None, exists: &|_| false, is_configured: &|_| false }
     }
 
     /// A path in settings: `~` is the home, a relative path begins at the project.
@@ -33,7 +35,7 @@ impl Surroundings<'_> {
     }
 
     pub(crate) fn of_project(&self, project: PathBuf) -> Self {
-        Self { home: self.home.clone(), project: Some(project), variable: self.variable, exists: self.exists }
+        Self { home: self.home.clone(), project: Some(project), ..*self }
     }
 }
 

@@ -10,6 +10,7 @@ use cofferdam_import::{
     Settings, SettingsChange, ShimProgram, Store, Stored, StoredAt, Surroundings, Undone, WriteSecret, apply,
     plan, project_of, read_version,
 };
+use proptest::prelude::*;
 use serde_json::Value;
 
 /// One directory of the corpus, copied to a place of its own.
@@ -96,6 +97,7 @@ impl Case {
             project: project_of(&self.settings_path(), Some(home)),
             variable: &|_| None,
             exists: &|path| path.exists(),
+            is_configured: &|_| false,
         };
         Settings::read(&self.settings_path(), &self.bytes(), &surroundings)
             .unwrap_or_else(|error| panic!("{}: {error}", self.name))
@@ -183,7 +185,7 @@ fn servers_and_secrets_of_every_file_are_found() {
                         server.secrets.iter().map(|secret| Value::from(secret.field.clone())).collect();
                     imported.insert(server.name, Value::Array(fields));
                 }
-                FoundEntry::Shim { name } => drop(shim.insert(name)),
+                FoundEntry::Shim(found) => drop(shim.insert(found.name)),
                 FoundEntry::Skipped { name, .. } => drop(skipped.insert(name)),
             }
         }
@@ -267,6 +269,58 @@ fn what_another_program_changed_since_stays_when_the_entries_are_restored() {
             "{}",
             case.name
         );
+    }
+}
+
+/// Changes of a file: what is removed, and what is put there.
+fn mutations() -> impl Strategy<Value = Vec<(usize, usize, Vec<u8>)>> {
+    let part = prop_oneof![
+        Just(Vec::new()),
+        proptest::collection::vec(any::<u8>(), 1..4),
+        prop::sample::select(vec![
+            "{", "}", "\"", ",", ":", "\n", "\r\n", "//", "/*", "#", "[", "]", "=", "\\", "é", "\u{feff}"
+        ])
+        .prop_map(|text| text.as_bytes().to_vec()),
+    ];
+    proptest::collection::vec((any::<usize>(), 0..4_usize, part), 1..6)
+}
+
+proptest! {
+    /// A damaged file is refused, or is rewritten and restored to the same bytes; reading never panics.
+    #[test]
+    fn damaged_files_of_the_corpus_lose_no_byte(
+        number in any::<prop::sample::Index>(),
+        mutations in mutations(),
+    ) {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+        let mut cases: Vec<PathBuf> =
+            corpus.read_dir().expect("there is a corpus").flatten().map(|entry| entry.path()).collect();
+        cases.sort();
+        let case = Case::copy(&cases[number.index(cases.len())]);
+        let mut bytes = case.bytes();
+        for (position, removed, part) in mutations {
+            let start = position % (bytes.len() + 1);
+            let end = (start + removed).min(bytes.len());
+            bytes.splice(start..end, part);
+        }
+        std::fs::write(case.settings_path(), &bytes).expect("the copy is writable");
+        let surroundings = Surroundings::nowhere();
+        let Ok(settings) = Settings::read(&case.settings_path(), &bytes, &surroundings) else { return Ok(()) };
+        let names = vec!["x"; settings.servers().count()];
+        if names.is_empty() || !settings.can_be_rewritten() {
+            return Ok(());
+        }
+        let shim = ShimProgram { program: "cofferdam-shim", relay: None };
+        // What cannot be rewritten by itself is left as it is.
+        if settings.rewritten(&names, shim).is_err() {
+            return Ok(());
+        }
+        prop_assert!(case.import());
+        let store = Store::beside(&case.configuration());
+        let mut record = Record::read(&store).expect("it was written");
+        let undone = record.undo(&store, &case.settings_path()).expect("it can be restored");
+        prop_assert_eq!(undone, Undone::Bytes);
+        prop_assert_eq!(case.bytes(), bytes);
     }
 }
 

@@ -50,11 +50,6 @@ pub fn find(explicit: Option<&Path>, environment: &Environment) -> Result<PathBu
     }
 }
 
-/// Where the configuration is created if there is none.
-pub(crate) fn default_path(environment: &Environment) -> Option<PathBuf> {
-    Some(environment.xdg_directory("XDG_CONFIG_HOME", ".config")?.join("cofferdam").join(FILE_NAME))
-}
-
 impl Environment {
     /// An environment without files.
     pub fn new(user: u32, variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
@@ -76,7 +71,7 @@ impl Environment {
         (self.read_file)(path)
     }
 
-    /// Where a configuration of this user is looked for.
+    /// Where the configuration is created if there is none.
     pub(crate) fn user_configuration(&self) -> Option<PathBuf> {
         if self.user == 0 {
             return Some(Path::new("/etc/cofferdam").join(FILE_NAME));
@@ -176,6 +171,16 @@ mod tests {
         assert_eq!(root.default_state_dir().unwrap(), Path::new("/var/lib/cofferdam"));
         assert_eq!(root.default_admin_socket(Path::new("/s")), Path::new("/run/cofferdam/admin/admin.sock"));
         assert_eq!(user(&[("XDG_STATE_HOME", "relative")]).default_state_dir(), None);
+    }
+
+    #[test]
+    fn a_new_configuration_is_created_where_it_is_looked_for() {
+        let path = |environment: Environment| environment.user_configuration();
+        let of_user = path(user(&[("HOME", "/home/ada")])).unwrap();
+        assert_eq!(of_user, Path::new("/home/ada/.config/cofferdam/cofferdam.toml"));
+        let root = Environment::new(0, |name| (name == "HOME").then(|| "/root".into()));
+        assert_eq!(path(root).unwrap(), Path::new("/etc/cofferdam/cofferdam.toml"));
+        assert_eq!(path(user(&[])), None);
     }
 
     #[test]

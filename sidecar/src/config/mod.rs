@@ -35,7 +35,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-pub(crate) use environment::default_path;
 pub use environment::{Environment, NoConfiguration, find};
 pub use limits::Limits;
 pub(crate) use limits::{MemoryCeilings, SCRUBBING_COPIES, SMALL_BUFFERS, SMALL_WINDOW};

@@ -3,45 +3,33 @@
 //! What must stay true: settings files are only read; nothing of them is shown but the name of an entry, the shim, the link and
 //! the server.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use cofferdam_import::{FoundEntry, FoundShim, Settings, Surroundings, known_files};
 use cofferdam_process::program_path;
 use relay_proto::address::Address;
-use serde_json::{Map, Value};
+use relay_proto::name::Name;
+use zeroize::Zeroizing;
 
 use super::finding::Findings;
 use crate::config::{Config, suggest};
-use crate::harness::{Harness, starts_shim};
 
-const HARNESSES: [Harness; 4] = [Harness::ClaudeCode, Harness::Codex, Harness::GeminiCli, Harness::OpenCode];
-/// The settings of a project, in the working directory. Claude Code and others read it.
-const PROJECT_FILE: &str = ".mcp.json";
 /// Claude Code keeps the history of all projects in its settings.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
-
-/// An entry that starts the shim.
-#[derive(Debug, Default, Eq, PartialEq)]
-struct ShimEntry {
-    name: String,
-    program: String,
-    relay: Option<String>,
-    server: Option<String>,
-}
+const NEXT_FOR_SHIM: &str = "\
+nothing, if the harness runs in a sandbox; outside of a sandbox it needs the shim:
+cofferdam shim --out ~/.local/bin/cofferdam-shim && chmod +x ~/.local/bin/cofferdam-shim";
 
 pub(super) fn probe(config: Option<&Config>, findings: &mut Findings) {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-    let mut files: Vec<(String, PathBuf, Harness)> = Vec::new();
-    for harness in HARNESSES {
-        let path = home.as_ref().map(|home| home.join(harness.settings_path()));
-        files.extend(path.map(|path| (harness.name().to_owned(), path, harness)));
-    }
-    files.push(("this project".to_owned(), PROJECT_FILE.into(), Harness::ClaudeCode));
+    let directory = std::env::current_dir().unwrap_or_default();
     let mut found = 0;
-    for (name, path, harness) in files {
-        let about = format!("{name} ({})", path.display());
-        let entries = match read(&path, harness) {
+    for path in known_files(&directory, home.as_deref(), &|name| std::env::var(name).ok()) {
+        let about = format!("harness settings {}", path.display());
+        let entries = match read(&path, config) {
             Ok(Some(entries)) => entries,
             Ok(None) => continue,
             Err(why) => {
@@ -53,6 +41,7 @@ pub(super) fn probe(config: Option<&Config>, findings: &mut Findings) {
         };
         found += entries.len();
         let before = findings.0.len();
+        check_programs(&entries, &about, findings);
         for entry in &entries {
             check(entry, &about, config, findings);
         }
@@ -68,77 +57,55 @@ pub(super) fn probe(config: Option<&Config>, findings: &mut Findings) {
 }
 
 /// The entries of a file that start the shim. `None` if there is no file.
-fn read(path: &Path, harness: Harness) -> Result<Option<Vec<ShimEntry>>, String> {
+fn read(path: &Path, config: Option<&Config>) -> Result<Option<Vec<FoundShim>>, String> {
     let file = match fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("cannot read it: {error}")),
     };
-    let mut text = String::new();
-    let read = file.take(MAX_FILE_BYTES).read_to_string(&mut text);
+    let mut bytes = Zeroizing::new(Vec::new());
+    let read = file.take(MAX_FILE_BYTES).read_to_end(&mut bytes);
     read.map_err(|error| format!("cannot read it: {error}"))?;
-    if text.trim().is_empty() {
-        return Ok(None);
-    }
-    let key = harness.servers_key();
-    let settings: Map<String, Value> = match harness {
-        Harness::Codex => toml::from_str(&text).map_err(|_| "it is not valid TOML")?,
-        _ => serde_json::from_str(text.trim_start_matches('\u{feff}'))
-            .map_err(|_| "it is not plain JSON (it may have comments)")?,
-    };
-    // Claude Code has servers of the user, and of each project.
-    let projects = settings.get("projects").and_then(Value::as_object);
-    let of_projects = projects.into_iter().flat_map(Map::values).filter_map(|project| project.get(key));
-    let tables = settings.get(key).into_iter().chain(of_projects).filter_map(Value::as_object);
-    let entries = tables.flatten().filter(|(_, entry)| starts_shim(entry));
-    Ok(Some(entries.map(|(name, entry)| ShimEntry::read(name, entry)).collect()))
+    let is_configured = |name: &str| config.is_some_and(|config| has_server(config, name));
+    let surroundings = Surroundings { is_configured: &is_configured, ..Surroundings::nowhere() };
+    let settings =
+        Settings::read(path, &bytes, &surroundings).map_err(|error| format!("it is not valid: {error}"))?;
+    let shims = settings.entries.into_iter().filter_map(|entry| match entry {
+        FoundEntry::Shim(shim) => Some(shim),
+        FoundEntry::Server(_) | FoundEntry::Skipped { .. } => None,
+    });
+    Ok(Some(shims.collect()))
 }
 
-impl ShimEntry {
-    fn read(name: &str, entry: &Value) -> Self {
-        let words = |value: &Value| -> Vec<String> {
-            let list = value.as_array().into_iter().flatten();
-            list.filter_map(|word| word.as_str().map(str::to_owned)).collect()
-        };
-        let mut command = match &entry["command"] {
-            Value::String(program) => vec![program.clone()],
-            command => words(command),
-        };
-        command.extend(words(&entry["args"]));
-        let option = |flag: &str| {
-            let with_value = format!("{flag}=");
-            command.iter().enumerate().find_map(|(index, word)| match word.strip_prefix(&with_value) {
-                Some(value) => Some(value.to_owned()),
-                None if word == flag => command.get(index + 1).cloned(),
-                None => None,
-            })
-        };
-        // opencode calls it `environment`.
-        let variables = [&entry["env"], &entry["environment"]];
-        let variable = variables.iter().find_map(|table| table["COFFERDAM_RELAY"].as_str());
-        Self {
-            name: name.to_owned(),
-            program: command.first().cloned().unwrap_or_default(),
-            relay: option("--relay").or_else(|| variable.map(str::to_owned)),
-            server: option("--server"),
-        }
+fn has_server(config: &Config, name: &str) -> bool {
+    config.servers.keys().any(|known| known.as_str() == name)
+}
+
+/// Whether the programs of the entries are here. In a sandbox, for which entries are written, the shim is there.
+fn check_programs(entries: &[FoundShim], about: &str, findings: &mut Findings) {
+    let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| program_path(entry.program.as_ref()).is_err()) {
+        missing.entry(&entry.program).or_default().push(format!("`{}`", entry.name));
+    }
+    for (program, names) in missing {
+        let verb = if names.len() == 1 { "starts" } else { "start" };
+        let what = format!(
+            "{} {verb} `{program}`, which this machine does not have: that is right for a sandbox, which has it",
+            names.join(", ")
+        );
+        findings.warning("harness-shim-missing", about, what, NEXT_FOR_SHIM);
     }
 }
 
-fn check(entry: &ShimEntry, about: &str, config: Option<&Config>, findings: &mut Findings) {
-    let ShimEntry { name, program, relay, server } = entry;
-    if program_path(program.as_ref()).is_err() {
-        let what = format!("the entry `{name}` starts `{program}`, which is not there or not executable");
-        let next = "cofferdam shim --out ~/.local/bin/cofferdam-shim && chmod +x ~/.local/bin/cofferdam-shim\nThen name that file in the entry.";
-        findings.error("harness-shim-missing", about, what, next);
-    }
+fn check(entry: &FoundShim, about: &str, config: Option<&Config>, findings: &mut Findings) {
+    let FoundShim { name, relay, server, .. } = entry;
     if let Some(relay) = relay {
         check_link(name, relay, about, config, findings);
     }
     if let (Some(server), Some(config)) = (server, config)
-        && !config.servers.keys().any(|known| known.as_str() == server)
+        && !has_server(config, server)
     {
-        let known = config.servers.keys().map(relay_proto::name::Name::as_str);
+        let known = config.servers.keys().map(Name::as_str);
         let what =
             format!("the entry `{name}` names the server `{server}`, which the configuration does not have");
         findings.error("harness-server-unknown", about, what, suggest::hint(server, "server", known));
@@ -161,45 +128,12 @@ fn check_link(name: &str, relay: &str, about: &str, config: Option<&Config>, fin
         // Whether a sidecar listens at the configured socket is reported with the relay.
         Ok(Address::Unix(path)) if configured != Some(&path) && !path.exists() => {
             let what = format!(
-                "the entry `{name}` has the link `unix:{}`, and there is no such socket",
+                "the entry `{name}` has the link `unix:{}`, a socket that this machine does not have: that is right only for a \
+                 sandbox that has it",
                 path.display()
             );
-            findings.error("harness-link-stale", about, what, next);
+            findings.warning("harness-link-stale", about, what, next);
         }
         Ok(_) => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn entries_of_every_harness_are_understood() {
-        let expected = |relay: Option<&str>, server: Option<&str>| ShimEntry {
-            name: "x".into(),
-            program: "/b/cofferdam-shim".into(),
-            relay: relay.map(str::to_owned),
-            server: server.map(str::to_owned),
-        };
-        for (entry, relay, server) in [
-            (json!({"command": "/b/cofferdam-shim"}), None, None),
-            (
-                json!({"command": "/b/cofferdam-shim", "args": ["--relay", "unix:/r", "--server=g"]}),
-                Some("unix:/r"),
-                Some("g"),
-            ),
-            (json!({"command": ["/b/cofferdam-shim", "--server", "g"]}), None, Some("g")),
-            (
-                json!({"command": "/b/cofferdam-shim", "env": {"COFFERDAM_RELAY": "unix:/e"}}),
-                Some("unix:/e"),
-                None,
-            ),
-            (json!({"command": "/b/cofferdam-shim", "args": ["--relay"]}), None, None),
-        ] {
-            assert_eq!(ShimEntry::read("x", &entry), expected(relay, server), "{entry}");
-        }
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
+use nix::unistd::geteuid;
 
 use super::finding::Findings;
 use crate::config::Config;
@@ -29,7 +30,9 @@ pub(super) fn probe(config: Option<&Config>, findings: &mut Findings) {
         probe_disk(&config.state_dir, findings);
     }
     probe_descriptors(findings);
-    probe_cgroup(Path::new("/sys/fs/cgroup"), findings);
+    probe_processes(findings);
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    probe_cgroup(Path::new("/sys/fs/cgroup"), &own, findings);
 }
 
 fn probe_disk(state_dir: &Path, findings: &mut Findings) {
@@ -63,9 +66,19 @@ fn probe_descriptors(findings: &mut Findings) {
     }
 }
 
-/// Looks at the limits of this process's cgroup and of those above it. Version 2 only: version 1 has them elsewhere.
-fn probe_cgroup(root: &Path, findings: &mut Findings) {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+/// The kernel counts the processes and threads of the user, in whatever session, and does not limit root.
+fn probe_processes(findings: &mut Findings) {
+    let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NPROC) else { return };
+    if hard < ENOUGH_PROCESSES && !geteuid().is_root() {
+        let what = format!("at most {hard} processes and threads of this user (`ulimit -u`)");
+        let next = "raise it: `LimitNPROC=4096` in the sidecar's systemd unit, or `nproc` in /etc/security/limits.conf";
+        findings.warning("processes-low", "limits", what, next);
+    }
+}
+
+/// Looks at the limits of a process's cgroup and of those above it. Version 2 only: version 1 has them elsewhere. `own` is what
+/// /proc/PID/cgroup says of the process.
+fn probe_cgroup(root: &Path, own: &str, findings: &mut Findings) {
     let Some(path) = own.lines().find_map(|line| line.strip_prefix("0::/")) else { return };
     let own = root.join(path.trim_end());
     let groups: Vec<PathBuf> =
@@ -85,5 +98,47 @@ fn probe_cgroup(root: &Path, findings: &mut Findings) {
         let what = format!("at most {} MiB of memory (`memory.max` of its cgroup)", limit / MEBIBYTE);
         let next = "raise it: `MemoryMax=` in the sidecar's systemd unit, or `--memory` of the container; or lower `limits.total-memory`";
         findings.warning("memory-low", "limits", what, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found with these files of a cgroup `system/cofferdam` and of the one above it.
+    fn found(files: &[(&str, &str)]) -> Vec<(&'static str, String)> {
+        let root = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-cgroup-"));
+        fs::create_dir_all(root.join("system/cofferdam")).unwrap();
+        for (file, text) in files {
+            fs::write(root.join(file), text).unwrap();
+        }
+        let mut findings = Findings::default();
+        probe_cgroup(&root, "1:name=systemd:/x\n0::/system/cofferdam\n", &mut findings);
+        fs::remove_dir_all(&root).unwrap();
+        findings.0.into_iter().map(|finding| (finding.code, finding.what)).collect()
+    }
+
+    #[test]
+    fn the_lowest_limit_of_the_cgroups_counts() {
+        let processes = |limit: &str| {
+            ("processes-low", format!("at most {limit} processes and threads (`pids.max` of its cgroup)"))
+        };
+        let memory = |limit: &str| {
+            ("memory-low", format!("at most {limit} MiB of memory (`memory.max` of its cgroup)"))
+        };
+        assert_eq!(found(&[("system/cofferdam/pids.max", "max\n"), ("system/pids.max", "256\n")]), []);
+        assert_eq!(
+            found(&[("system/cofferdam/pids.max", "1000\n"), ("system/pids.max", "255\n")]),
+            [processes("255")]
+        );
+        assert_eq!(
+            found(&[("system/cofferdam/memory.max", "134217728\n"), ("system/memory.max", "max\n")]),
+            [memory("128")]
+        );
+        assert_eq!(found(&[("system/cofferdam/memory.max", "268435456\n")]), []);
+        assert_eq!(
+            found(&[("pids.max", "64\n"), ("memory.max", "1048576\n")]),
+            [processes("64"), memory("1")]
+        );
     }
 }

@@ -1,18 +1,22 @@
 //! The kinds of sandbox that `cofferdam run` can make on this machine, and the shim that goes into them.
 
 use cofferdam_platforms::Architecture;
+use tokio_util::sync::CancellationToken;
 
 use super::finding::Findings;
 use crate::run::{KindState, survey};
 use crate::shims::ShimFiles;
 
-pub(super) async fn probe(findings: &mut Findings) {
+pub(super) async fn probe(stopped: &CancellationToken, findings: &mut Findings) {
+    if stopped.is_cancelled() {
+        return;
+    }
     let architecture = Architecture::from_machine(std::env::consts::ARCH);
     if let Some(Err(why)) = architecture.map(|this| ShimFiles::default().find(None, this)) {
         let next = "install a build that has the shim inside, or put `cofferdam-shim` beside `cofferdam`";
         findings.warning("shim-missing", "shim", why, next);
     }
-    let survey = match survey().await {
+    let survey = match survey(stopped).await {
         Ok(survey) => survey,
         Err(failure) => {
             let next = failure.next_step().unwrap_or("run this as a user with a home directory").to_owned();

@@ -23,8 +23,8 @@ use cofferdam_vault::RemainingLinks;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use relay_proto::name::Name;
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::finding::Findings;
 use super::vault::VaultState;
@@ -74,7 +74,12 @@ struct Tried {
 }
 
 /// `path` is that of the configuration. `stopped` ends the trials.
-pub(super) async fn probe(path: &Path, vault: VaultState, stopped: &Notify, findings: &mut Findings) {
+pub(super) async fn probe(
+    path: &Path,
+    vault: VaultState,
+    stopped: &CancellationToken,
+    findings: &mut Findings,
+) {
     let scratch = match ScratchState::create() {
         Ok(scratch) => scratch,
         Err(error) => {
@@ -114,7 +119,7 @@ pub(super) async fn probe(path: &Path, vault: VaultState, stopped: &Notify, find
     // At an interruption the trials are dropped, which ends their processes.
     let mut tried: Vec<Tried> = tokio::select! {
         tried = trials.buffer_unordered(AT_ONCE).collect() => tried,
-        () = stopped.notified() => Vec::new(),
+        () = stopped.cancelled() => Vec::new(),
     };
     end(&context).await;
     tried.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));

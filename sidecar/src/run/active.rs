@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::directory::{Leftover, RunDirectory, leftovers};
 use super::executable::find;
 use super::harness::login::{CopyBackResult, Login};
+use super::harness::project_entries::ProjectEntries;
 use super::host::Host;
 use super::image::Pull;
 use super::kind_check::KindCheck;
@@ -192,7 +193,10 @@ impl ActiveRun {
         let shim = plan.paths.shim();
         let shim = ShimCommand { program: &shim.to_string_lossy(), relay: Some(&plan.relay_address()) };
         let login = plan.login_state();
-        let settings = plan.harness.map(|harness| harness.settings(&plan.servers, shim, login));
+        let settings = plan.harness.map(|harness| {
+            let project = ProjectEntries::read(harness, &plan.directory, &plan.servers);
+            harness.settings(&plan.servers, shim, login, &project)
+        });
         let home = directory.home();
         let settings: Vec<GeneratedFile> = settings
             .unwrap_or_default()

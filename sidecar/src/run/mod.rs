@@ -78,6 +78,7 @@ use trial::Trials;
 pub(crate) use kinds::Kind;
 pub(crate) use request::{LoginArgument, Mode, NetworkArgument, RunArguments};
 pub(crate) use survey::{KindState, survey};
+pub(crate) use visibility::{RefusedFile, refused_in};
 
 /// The longest part of a sandbox's name that comes from its command.
 const MAX_STEM: usize = 24;

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::executable;
 use super::host::Host;
 use super::kind_check::{how_to_check, how_to_install};
@@ -36,12 +38,16 @@ pub(crate) enum KindState {
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const KINDS: [Kind; 5] = [Kind::Bwrap, Kind::Podman, Kind::Docker, Kind::Gvisor, Kind::Srt];
 
-pub(crate) async fn survey() -> Result<Survey, Failure> {
+/// Tries each kind, until `stopped` is cancelled.
+pub(crate) async fn survey(stopped: &CancellationToken) -> Result<Survey, Failure> {
     let host = Host::of_process()?;
     let mut trials = Trials::default();
     let mut kinds = Vec::new();
     for kind in KINDS {
-        kinds.push((kind.name(), state_of(kind, &host, &mut trials).await));
+        match stopped.run_until_cancelled(state_of(kind, &host, &mut trials)).await {
+            Some(state) => kinds.push((kind.name(), state)),
+            None => break,
+        }
     }
     trials.stop().await;
     Ok(Survey { kinds, namespace_obstacle: find_obstacle(Kind::Bwrap, &host) })

@@ -69,33 +69,75 @@ pub(super) fn check(
     config_file: &Path,
     run_directory: &Path,
 ) -> Result<(), Failure> {
-    // The configuration may be a symbolic link: neither the link nor its target may be in a mount.
-    let resolved = resolve_links(config_file);
-    let mut private: Vec<(String, PathBuf)> = config.private_paths(&resolved);
-    private.retain(|(_, path)| path.is_absolute() && resolve_links(path) != resolved);
-    private.push(("the directory of this run".into(), run_directory.to_owned()));
-    private.extend(config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone())));
-    private.extend(config.relay.vsock_dir.clone().map(|path| ("`relay.vsock-dir`".to_owned(), path)));
-    let started = started_files(config);
+    let guarded = GuardedFiles::of(config, config_file, run_directory);
     for VisibleMount { mount, .. } in mounts {
-        let inside = |path: &Path| resolve_links(path).starts_with(&mount.source);
-        for (what, path) in &private {
-            if inside(path) && (mount.access == Access::ReadWrite || !is_program(what)) {
-                return Err(refusal(what, path, &mount.source));
-            }
-        }
-        for (what, path) in &started {
-            if mount.access == Access::ReadWrite && inside(path) {
-                return Err(refusal(what, path, &mount.source));
-            }
-        }
-        for path in [config_file, &resolved] {
-            if path.starts_with(&mount.source) {
-                return Err(refusal("the configuration", path, &mount.source));
-            }
+        if let Some(refused) = guarded.in_mount(&mount.source, mount.access).into_iter().next() {
+            return Err(refused.into_failure(&mount.source));
         }
     }
     Ok(())
+}
+
+/// What keeps `run` from starting a sandbox in this directory, which it could write: files of the sidecar that are in it.
+pub(crate) fn refused_in(directory: &Path, config: &Config, config_file: &Path) -> Vec<RefusedFile> {
+    let nowhere = Path::new("/nonexistent");
+    GuardedFiles::of(config, config_file, nowhere).in_mount(&resolve_links(directory), Access::ReadWrite)
+}
+
+/// A file that must not be in a mount.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct RefusedFile {
+    /// Such as `servers.NAME.command`, in quotes.
+    pub(crate) what: String,
+    pub(crate) path: PathBuf,
+}
+
+/// The files that a sandbox must not read, or not change.
+struct GuardedFiles {
+    private: Vec<(String, PathBuf)>,
+    started: Vec<(String, PathBuf)>,
+    /// The configuration, by its path and where that leads to.
+    config: [PathBuf; 2],
+}
+
+impl GuardedFiles {
+    fn of(config: &Config, config_file: &Path, run_directory: &Path) -> Self {
+        // The configuration may be a symbolic link: neither the link nor its target may be in a mount.
+        let resolved = resolve_links(config_file);
+        let mut private: Vec<(String, PathBuf)> = config.private_paths(&resolved);
+        private.retain(|(_, path)| path.is_absolute() && resolve_links(path) != resolved);
+        private.push(("the directory of this run".into(), run_directory.to_owned()));
+        private.extend(config.relay.unix.as_ref().map(|unix| ("`relay.unix`".to_owned(), unix.path.clone())));
+        private.extend(config.relay.vsock_dir.clone().map(|path| ("`relay.vsock-dir`".to_owned(), path)));
+        Self { private, started: started_files(config), config: [config_file.to_owned(), resolved] }
+    }
+
+    /// What must not be accessible through a mount of this source.
+    fn in_mount(&self, source: &Path, access: Access) -> Vec<RefusedFile> {
+        let inside = |path: &Path| resolve_links(path).starts_with(source);
+        let private = self
+            .private
+            .iter()
+            .filter(|(what, path)| inside(path) && (access == Access::ReadWrite || !is_program(what)));
+        let started = self.started.iter().filter(|(_, path)| access == Access::ReadWrite && inside(path));
+        let config = self.config.iter().filter(|path| path.starts_with(source));
+        let found = private.chain(started).map(|(what, path)| (what.as_str(), path));
+        let found = found.chain(config.map(|path| ("the configuration", path)));
+        found.map(|(what, path)| RefusedFile { what: what.to_owned(), path: path.clone() }).collect()
+    }
+}
+
+impl RefusedFile {
+    fn into_failure(self, mount: &Path) -> Failure {
+        let Self { what, path } = self;
+        let why = format!(
+            "{what} (`{}`) is inside the mounted `{}`, but must not be accessible in the sandbox",
+            path.display(),
+            mount.display()
+        );
+        Failure::new(Sysexit::Configuration, why)
+            .hint("move it out of the mounted directory, or run from another directory")
+    }
 }
 
 /// Whether the sandbox of an earlier run could have changed this program. If so, its symbolic links and its first line must not
@@ -179,16 +221,6 @@ fn is_interpreter(program: &str) -> bool {
     ["bash", "bun", "deno", "node", "perl", "python", "ruby", "sh", "uv"]
         .iter()
         .any(|known| name.starts_with(known))
-}
-
-fn refusal(what: &str, path: &Path, mount: &Path) -> Failure {
-    let why = format!(
-        "{what} (`{}`) is inside the mounted `{}`, but must not be accessible in the sandbox",
-        path.display(),
-        mount.display()
-    );
-    Failure::new(Sysexit::Configuration, why)
-        .hint("move it out of the mounted directory, or run from another directory")
 }
 
 /// Resolves the symbolic links in the longest prefix of the path that exists.

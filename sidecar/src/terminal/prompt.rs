@@ -9,6 +9,8 @@ use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
+use super::failure::{Failure, Sysexit};
+
 /// More than any token or password; what is typed beyond it is ignored.
 const MAX_ANSWER_BYTES: usize = 8 * 1024;
 const INTERRUPT: u8 = 0x03;
@@ -21,8 +23,20 @@ pub(crate) enum Answer {
     Yes,
 }
 
+/// Asks for a confirmation of changes. Without one, and without a terminal to ask at, the command fails.
+pub(crate) fn confirmed(question: &str) -> Result<(), Failure> {
+    match confirm(question).map_err(|error| Failure::new(Sysexit::Io, error))? {
+        Some(Answer::Yes) => Ok(()),
+        Some(Answer::No) => Err(Failure::new(Sysexit::Unavailable, "not confirmed: nothing was changed")),
+        None => {
+            let what = "nothing was changed: there is no terminal to ask for a confirmation";
+            Err(Failure::new(Sysexit::Usage, what).hint("give --yes, or --dry-run to see the changes only"))
+        }
+    }
+}
+
 /// Asks for a confirmation. `None` if there is no terminal to ask at.
-pub(crate) fn confirm(question: &str) -> io::Result<Option<Answer>> {
+fn confirm(question: &str) -> io::Result<Option<Answer>> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return Ok(None);
@@ -74,7 +88,8 @@ fn read_line() -> io::Result<String> {
     }
 }
 
-/// Asks for a secret at the controlling terminal, without showing what is typed. `None` if there is no terminal.
+/// Asks for a secret at the controlling terminal, without showing what is typed. `None` if there is no terminal. The end of
+/// input is an error.
 pub(crate) fn read_hidden(question: &str) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let Ok(mut terminal) = File::options().read(true).write(true).open("/dev/tty") else { return Ok(None) };
     let answer = {
@@ -93,11 +108,13 @@ fn read_answer(terminal: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut answer = Zeroizing::new(Vec::with_capacity(MAX_ANSWER_BYTES));
     let mut key = Zeroizing::new([0]);
     loop {
-        if terminal.read(&mut *key)? == 0 {
-            return Ok(answer);
+        let has_ended = terminal.read(&mut *key)? == 0 || key[0] == END_OF_INPUT;
+        if has_ended && answer.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the input has ended"));
         }
         match key[0] {
-            b'\r' | b'\n' | END_OF_INPUT => return Ok(answer),
+            _ if has_ended => return Ok(answer),
+            b'\r' | b'\n' => return Ok(answer),
             INTERRUPT => return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted")),
             erase if ERASE.contains(&erase) => {
                 answer.pop();

@@ -4,14 +4,14 @@
 //! before a change stay until the change is made; the file has no secret in it (the fingerprint of a credential file is a
 //! hash of at least 122 random bits).
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_base::atomic_file::{self, Replace};
-use cofferdam_base::random;
 use cofferdam_base::text::hex;
+use cofferdam_base::{FileLock, FileLockError, random};
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +33,13 @@ pub struct Record {
 /// Held while a set-up runs: two at once would overwrite each other's record.
 #[derive(Debug)]
 pub struct SetupLock {
-    /// Unlocked when it is closed.
-    _file: File,
+    _lock: FileLock,
+}
+
+/// What every version of the record has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -65,6 +70,8 @@ pub enum RecordError {
     Busy,
     #[error("the record `{}` is of another Vault: {theirs}", file.display())]
     OtherVault { file: PathBuf, theirs: String },
+    #[error("the record `{}` is of a newer version: its format is {format}, and this version knows {VERSION}", file.display())]
+    Newer { file: PathBuf, format: u32 },
     #[error("cannot read the record `{}`", file.display())]
     Read { file: PathBuf, source: io::Error },
     #[error("cannot write the record `{}`", file.display())]
@@ -76,13 +83,10 @@ impl SetupLock {
         let path = state_dir.join(LOCK_NAME);
         let failed = |source| RecordError::Write { file: path.clone(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(state_dir).map_err(failed)?;
-        let mut options = File::options();
-        let file =
-            options.create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(fs::TryLockError::WouldBlock) => Err(RecordError::Busy),
-            Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+        match FileLock::take(&path) {
+            Ok(lock) => Ok(Self { _lock: lock }),
+            Err(FileLockError::Held) => Err(RecordError::Busy),
+            Err(FileLockError::Io(error)) => Err(failed(error)),
         }
     }
 }
@@ -101,12 +105,16 @@ impl Record {
                 mark: random::hex::<8>(),
                 made: Vec::new(),
             },
-            read => serde_json::from_slice(&read.map_err(failed)?)
-                .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?,
+            read => {
+                let bytes = read.map_err(failed)?;
+                let invalid = |error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
+                let Versioned { version: format } = serde_json::from_slice(&bytes).map_err(invalid)?;
+                if format > VERSION {
+                    return Err(RecordError::Newer { file, format });
+                }
+                serde_json::from_slice(&bytes).map_err(invalid)?
+            }
         };
-        if content.version != VERSION {
-            return Err(failed(io::Error::other("a newer version of this program wrote it")));
-        }
         if (content.address.as_str(), content.namespace.as_str()) != (address, namespace) {
             let theirs = match content.namespace.as_str() {
                 "" => content.address,
@@ -227,6 +235,14 @@ mod tests {
         assert!(!record.recognises(&policy, "one"));
         record.forget(&policy).unwrap();
         assert!(!directory.path().join(FILE_NAME).exists());
+    }
+
+    #[test]
+    fn a_record_of_a_newer_version_is_refused_although_it_has_other_members() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE_NAME), r#"{"version": 2, "new": {}}"#).unwrap();
+        let refused = Record::open(directory.path(), "http://127.0.0.1:8200", "");
+        assert!(matches!(refused, Err(RecordError::Newer { format: 2, .. })), "{refused:?}");
     }
 
     #[test]

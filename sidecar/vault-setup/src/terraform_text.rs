@@ -2,6 +2,7 @@
 //!
 //! What must stay true: no secret-id is made by it, because Terraform would keep it in its state in plain text.
 
+use cofferdam_base::text::shell_quoted;
 use serde_json::Value;
 
 use crate::credentials::SecretIdDelivery;
@@ -31,9 +32,11 @@ pub fn terraform_text(setup: &SetupText<'_>) -> String {
         let path = files.role_path();
         text.push_str(&format!(
             "\n# Terraform would keep a secret-id in its state, so make the sidecar's files after `apply`, with `umask 077`:\n\
-             #   bao read -field=role_id {path}/role-id >{}\n#   bao write -f {flags} {path}/secret-id >{}\n",
-            files.role_id_file.display(),
-            files.secret_id_file.display()
+             #   bao read -field=role_id {} >{}\n#   bao write -f {flags} {} >{}\n",
+            shell_quoted(&format!("{path}/role-id")),
+            shell_quoted(&files.role_id_file.to_string_lossy()),
+            shell_quoted(&format!("{path}/secret-id")),
+            shell_quoted(&files.secret_id_file.to_string_lossy())
         ));
     }
     text + &setup.remaining_comments()

@@ -191,3 +191,73 @@ fn the_text_for_a_person_has_the_same_findings_and_fits_the_terminal() {
     terminal.wait_for("[program-missing]");
     assert_eq!(terminal.exit_code(), Some(json.code));
 }
+
+#[test]
+fn a_program_that_may_not_be_executed_is_found() {
+    let world = prepared(sound().server("plain", Server::command(["/etc/passwd"])));
+    let examined = examine(&world);
+    examined.assert_error(
+        "program-not-executable",
+        "servers.plain.command",
+        "is not executable",
+        "make it executable",
+    );
+    assert_eq!(examined.code, 78);
+}
+
+#[test]
+fn a_secret_that_cannot_be_read_is_found() {
+    let world = prepared(sound());
+    let file = world.layout().root().join("secrets/local");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    set_mode(&file, 0o700);
+    let examined = examine(&world);
+    examined.assert_error("secret-unreadable", "secrets.local.file", "not a regular file", "name a file");
+    assert_eq!(examined.code, 66);
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_made_is_found() {
+    let world = prepared(sound());
+    fs::remove_dir(&world.layout().state).unwrap();
+    fs::write(&world.layout().state, "").unwrap();
+    let examined = examine(&world);
+    let what = "a part of its path is not a directory";
+    examined.assert_error("directory-not-writable", "state-dir", what, "choose another");
+    assert_eq!(examined.code, 73);
+}
+
+#[test]
+fn files_of_a_tls_port_that_are_missing_or_no_certificates_are_found() {
+    let address = cofferdam_tests::port::free_address();
+    let files = "cert-file = \"cert\"\nkey-file = \"key\"\nclient-ca-file = \"ca\"";
+    let world = prepared(sound().admin(&format!("tls = \"{address}\"\n{files}")));
+    let examined = examine(&world);
+    examined.assert_error("file-unreadable", "admin.cert-file", "does not exist", "create it");
+    assert_eq!(examined.code, 66);
+    for name in ["cert", "key", "ca"] {
+        let file = world.layout().root().join(name);
+        fs::write(&file, "not PEM").unwrap();
+        set_mode(&file, 0o600);
+    }
+    let examined = examine(&world);
+    examined.assert_error("admin-tls-invalid", "admin", "PEM format", "correct the files");
+    assert_eq!(examined.code, 78);
+}
+
+/// A pipe that no program writes to stands for a file system that hangs.
+#[test]
+fn a_probe_that_hangs_is_given_up_and_the_others_run() {
+    let world = prepared(sound());
+    fs::remove_file(&world.layout().config).unwrap();
+    nix::unistd::mkfifo(&world.layout().config, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let examined = examine(&world);
+    examined.assert_warning(
+        "probe-timeout",
+        "configuration",
+        "did not end within 15 s",
+        "run `cofferdam doctor` again",
+    );
+    assert!(!examined.with_code("harness-none").is_empty(), "{:#}", examined.report);
+}

@@ -1,8 +1,10 @@
 //! The host: sandboxes, disk, descriptors.
 
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use cofferdam_tests::process::command;
+use cofferdam_tests::other_user::{USER, copy_programs, open_to_all};
+use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 
@@ -79,7 +81,7 @@ fn a_full_disk_under_the_state_directory_is_an_error() {
     let world = prepared(sound());
     let state = world.layout().state.display().to_string();
     let script = r#"/bin/mount -t tmpfs -o "size=$0" none "$1" && shift && exec "$@""#;
-    for (size, code) in [("4m", "disk-full"), ("64m", "disk-low")] {
+    for (size, code) in [("4m", "disk-full"), ("64m", "disk-low"), ("512m", "disk-ok")] {
         let unshare = unshare.display().to_string();
         let map = if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" };
         let examined = examine_through(&world, &[&unshare, map, "/bin/sh", "-c", script, size, &state]);
@@ -88,7 +90,8 @@ fn a_full_disk_under_the_state_directory_is_an_error() {
                 examined.assert_error(code, &state, "MiB are free", "cofferdam audit prune");
                 assert_eq!(examined.code, 73);
             }
-            _ => examined.assert_warning(code, &state, "MiB are free", "cofferdam audit prune"),
+            "disk-low" => examined.assert_warning(code, &state, "MiB are free", "cofferdam audit prune"),
+            _ => examined.assert_good(code, &state, "MiB are free"),
         }
     }
 }
@@ -104,4 +107,36 @@ fn a_low_limit_of_descriptors_is_a_warning_and_a_very_low_one_an_error() {
     let examined = limited("128");
     examined.assert_error("descriptors-low", "limits", "at most 128 open files", "LimitNOFILE=65536");
     assert_eq!(examined.code, 71);
+}
+
+#[test]
+fn a_low_limit_of_processes_is_a_warning_for_users_other_than_root() {
+    let Some(programs) = copy_programs() else { return };
+    let home = tempfile::tempdir().unwrap();
+    open_to_all(home.path());
+    let limited = |user: u32| {
+        let mut doctor = command("/usr/bin/prlimit");
+        doctor.arg("--nproc=200:200").arg(programs.path().join("cofferdam")).args(["doctor", "--json"]);
+        doctor.env_clear().env("HOME", home.path()).env("PATH", "/nonexistent").current_dir(home.path());
+        doctor.uid(user).gid(user);
+        Examined::of(&output_of(doctor, "cofferdam doctor with few processes"))
+    };
+    let what = "at most 200 processes and threads of this user (`ulimit -u`)";
+    limited(USER).assert_warning("processes-low", "limits", what, "LimitNPROC=4096");
+    // The kernel does not limit root.
+    assert!(!limited(0).report.to_string().contains("ulimit -u"));
+}
+
+#[test]
+fn a_program_without_a_shim_inside_or_beside_it_is_told_so() {
+    let world = prepared(sound());
+    let alone = world.layout().root().join("alone");
+    std::fs::create_dir(&alone).unwrap();
+    std::fs::copy(built("COFFERDAM_BIN", "cofferdam"), alone.join("cofferdam")).unwrap();
+    let inner = doctor(&world);
+    let mut copied = command(alone.join("cofferdam"));
+    copied.args(inner.get_args()).arg("--no-servers").env_clear();
+    copy_environment(&inner, &mut copied);
+    let examined = examine_with(&world, copied);
+    examined.assert_warning("shim-missing", "shim", "", "`cofferdam-shim` beside `cofferdam`");
 }

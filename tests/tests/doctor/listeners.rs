@@ -3,10 +3,14 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
 
+use cofferdam_tests::other_user::{USER, copy_programs, open_to_all};
+use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::tools::cannot_run;
 
-use super::examined::{examine, prepared, protect, set_mode, sound};
+use super::examined::{Examined, examine, prepared, protect, set_mode, sound};
 
 #[test]
 fn a_sidecar_that_runs_is_good_and_one_that_does_not_gets_its_command() {
@@ -91,4 +95,51 @@ fn a_state_directory_that_resolves_into_the_relays_is_found() {
         "directories that hold nothing else",
     );
     assert_eq!(examined.code, 78);
+}
+
+#[test]
+fn an_address_of_another_host_is_found() {
+    let examined = examine(&prepared(sound().relay("tls = \"192.0.2.1:4433\"")));
+    let next = "give `relay.tls` an address of this host";
+    examined.assert_error("port-unavailable", "relay.tls 192.0.2.1:4433", "cannot listen there", next);
+    assert_eq!(examined.code, 69);
+}
+
+#[test]
+fn a_program_at_the_admin_socket_that_is_no_sidecar_is_found() {
+    let world = prepared(sound());
+    fs::create_dir_all(world.layout().admin.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(&world.layout().admin).unwrap();
+    let closing = std::thread::spawn(move || drop(listener.accept()));
+    let examined = examine(&world);
+    closing.join().unwrap();
+    let what = "does not answer as this version expects";
+    examined.assert_error("serve-no-answer", "admin.sock", what, "restart the sidecar");
+    // One that accepts connections and says nothing.
+    fs::remove_file(&world.layout().admin).unwrap();
+    let _silent = UnixListener::bind(&world.layout().admin).unwrap();
+    let examined = examine(&world);
+    examined.assert_error("serve-no-answer", "admin.sock", "does not answer within 3 s", "the sidecar's log");
+    assert_eq!(examined.code, 69);
+}
+
+#[test]
+fn an_admin_socket_of_another_user_is_a_warning() {
+    let Some(programs) = copy_programs() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    open_to_all(directory.path());
+    let _listener = UnixListener::bind(directory.path().join("admin.sock")).unwrap();
+    set_mode(&directory.path().join("admin.sock"), 0o600);
+    let config = directory.path().join("cofferdam.toml");
+    let text = "state-dir = \"state\"\n[admin]\nsocket = \"admin.sock\"\n";
+    fs::write(&config, text).unwrap();
+    let mut doctor = command(programs.path().join("cofferdam"));
+    doctor
+        .env_clear()
+        .env("HOME", directory.path())
+        .env("PATH", "/nonexistent")
+        .current_dir(directory.path());
+    doctor.args(["doctor", "--json", "-c"]).arg(&config).uid(USER).gid(USER);
+    let examined = Examined::of(&output_of(doctor, "cofferdam doctor of another user"));
+    examined.assert_warning("serve-denied", "admin.sock", "this user may not open", "as the sidecar's user");
 }

@@ -157,7 +157,7 @@ fn a_clock_that_differs_from_the_hosts_is_a_warning() {
     let world = sound().prepare();
     let path = world.layout().root().join("skewed.sock");
     let now = cofferdam_base::clock::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    let server = answer_status_once(&path, now - 600);
+    let server = answer_status_once(&path, now - 600, &["tools"]);
     let mut command = shim_doctor(&world);
     command.arg("--relay").arg(format!("unix:{}", path.display()));
     let examined = examine(command);
@@ -167,7 +167,7 @@ fn a_clock_that_differs_from_the_hosts_is_a_warning() {
 }
 
 /// Answers one request for the status.
-fn answer_status_once(path: &Path, unix_time: u64) -> std::thread::JoinHandle<()> {
+fn answer_status_once(path: &Path, unix_time: u64, servers: &'static [&str]) -> std::thread::JoinHandle<()> {
     let listener = UnixListener::bind(path).expect("the test's own files and processes are at hand");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("the test's own files and processes are at hand");
@@ -175,7 +175,7 @@ fn answer_status_once(path: &Path, unix_time: u64) -> std::thread::JoinHandle<()
         Frame::Status(Status {
             name: None,
             grant: "dev".parse().expect("the test's own files and processes are at hand"),
-            servers: vec!["tools".parse().expect("the test's own files and processes are at hand")],
+            servers: servers.iter().map(|name| name.parse().expect("it is a name")).collect(),
             session: None,
             links: 0,
             expires_in_seconds: None,
@@ -188,4 +188,51 @@ fn answer_status_once(path: &Path, unix_time: u64) -> std::thread::JoinHandle<()
         stream.write_all(&bytes).expect("the test's own files and processes are at hand");
         let _ = stream.read(&mut [0; 4096]);
     })
+}
+
+#[test]
+fn an_enrolment_that_was_ended_is_refused() {
+    let port = cofferdam_tests::port::free_address();
+    let world = sound().relay(&format!("tls = \"{port}\"")).start();
+    let string = world.cofferdam_text(&["enroll", "--grant", "dev", "--name", "box1"]);
+    let mut status = shim_doctor(&world);
+    status.env("COFFERDAM_ENROLL", string.trim());
+    let arguments: Vec<_> =
+        status.get_envs().map(|(name, value)| (name.to_owned(), value.map(ToOwned::to_owned))).collect();
+    let mut first = world.bare_shim_command();
+    first.arg("status");
+    for (name, value) in arguments {
+        value.map(|value| first.env(name, value));
+    }
+    assert!(output_of(first, "cofferdam-shim status").status.success());
+    examine(shim_doctor(&world)).assert_good("link-ok", "link", "grant `dev` with tools");
+    world.cofferdam_text(&["kill", "box1"]);
+    let examined = examine(shim_doctor(&world));
+    examined.assert_error("link-refused", "link", "", "`cofferdam enroll` for a new enrolment");
+    assert_eq!(examined.code, 77);
+}
+
+#[test]
+fn a_grant_without_servers_is_a_warning() {
+    let world = sound().prepare();
+    let path = world.layout().root().join("empty.sock");
+    let now = cofferdam_base::clock::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let server = answer_status_once(&path, now, &[]);
+    let mut command = shim_doctor(&world);
+    command.arg("--relay").arg(format!("unix:{}", path.display()));
+    let examined = examine(command);
+    server.join().unwrap();
+    examined.assert_warning("grant-empty", "link", "the grant names no server", "`grants.dev.servers`");
+}
+
+#[test]
+fn a_proxy_on_the_way_is_named() {
+    let world = sound().prepare();
+    let mut proxied = shim_doctor(&world);
+    proxied
+        .args(["--relay", "tls://sidecar.invalid:1"])
+        .env("HTTPS_PROXY", "http://user:hunter2-password@127.0.0.1:9");
+    let examined = examine(proxied);
+    examined.assert_good("proxy-used", "proxy", "the link goes through a proxy");
+    assert!(!examined.report.to_string().contains("hunter2"), "{:#}", examined.report);
 }

@@ -194,3 +194,20 @@ fn servers_are_not_started_if_that_is_not_wanted() {
     assert!(world.fixture_processes("tools").is_empty() && examined.with_code("server-ok").is_empty());
     assert!(!examined.report.to_string().contains(CANARY));
 }
+
+#[test]
+fn a_server_without_tools_is_a_warning() {
+    let answering = script(
+        r#"while read -r line; do
+             id=$(printf '%s' "$line" | sed 's/.*"id":\("[^"]*"\).*/\1/')
+             printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{},"serverInfo":{"name":"bare","version":"1"}}}\n' "$id"
+           done"#,
+    );
+    let world = prepared(sound().server("bare", answering));
+    let mut command = super::examined::doctor(&world);
+    command.env("PATH", super::examined::search_path(&world, &["sh", "sleep", "true", "sed"]));
+    let examined = super::examined::examine_with(&world, command);
+    examined.assert_good("server-ok", "server bare", "bare 1; no tools");
+    examined.assert_warning("server-no-tools", "server bare", "it offers no tools", "documentation");
+    examined.assert_no_error();
+}

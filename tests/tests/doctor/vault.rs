@@ -3,10 +3,13 @@
 use std::fs;
 
 use cofferdam_tests::openbao::OpenBao;
+use cofferdam_tests::server::Server;
 use cofferdam_tests::vault::{
     self, leases, tokens, with_tools_server, world_with_tools_server, world_with_vault_at,
 };
 use cofferdam_tests::vault_fault_proxy::{Action, VaultFaultProxy};
+use cofferdam_tests::vault_logins::{unwrap, wrap};
+use serde_json::json;
 
 use super::examined::{Examined, examine, prepared, protect, set_mode};
 
@@ -106,4 +109,30 @@ fn a_clock_that_differs_from_vaults_is_found() {
     past.assert_error("clock-skew", "vault http://", "ahead of Vault's", next);
     let future = skewed("Fri, 31 Dec 2100 23:59:59 GMT");
     future.assert_error("clock-skew", "vault http://", "behind Vault's", next);
+}
+
+#[test]
+fn a_secret_without_an_engine_is_found_although_the_policy_allows_it() {
+    let Some(bao) = configured() else { return };
+    bao.policy("agent", &[("*", &["read", "update"])]);
+    let world = vault::world(&bao).secret("gone", "vault = \"databse/creds/readonly\"");
+    let world = world.server("tools", Server::fixture().env("A", "{gone.password}"));
+    let examined = examine(&prepared(world));
+    let what = "nothing is mounted at `databse/creds/readonly`";
+    examined.assert_error("vault-setup", "vault http://", what, "");
+    assert_eq!(examined.code, 77);
+}
+
+#[test]
+fn a_wrapped_login_is_not_used_up_and_what_it_leaves_open_is_said() {
+    let Some(bao) = configured() else { return };
+    let auth = vault::minter(&bao, &mut vault::token_role(&["agent"]));
+    let wrapped = wrap(&bao, "auth/approle/role/sidecar/secret-id", &json!({}));
+    vault::write_file(&bao, "secret-id", &wrapped);
+    let auth = auth.replacen(" }", ", secret-id-wrapped = true, role = \"sidecar\" }", 1);
+    let examined = examine(&prepared(with_tools_server(vault::world_with_vault(&bao, &auth))));
+    examined.assert_warning("vault-not-checked", "vault http://", "not checked: ", "");
+    let next = "a wrapped secret-id works only once";
+    examined.assert_warning("server-not-tried", "server tools", "the secret `cert` from Vault", next);
+    assert!(unwrap(&bao, &wrapped)["secret_id"].is_string(), "doctor has unwrapped it");
 }

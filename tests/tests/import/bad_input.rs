@@ -7,7 +7,7 @@ use cofferdam_tests::other_user::{USER, copy_programs, open_to_all};
 use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::tools::cannot_run;
 
-use super::support::{Person, Run, TOKEN, one_server};
+use super::support::{Person, Run, TOKEN, mode, one_server};
 
 #[test]
 fn a_syntax_error_is_named_with_line_and_column_and_nothing_is_quoted() {
@@ -166,4 +166,117 @@ fn a_full_disk_is_reported_and_loses_nothing() {
         }
     }
     assert!(outcomes.contains(&false) && outcomes.ends_with(&[true]), "{outcomes:?}");
+}
+
+#[test]
+fn a_directory_for_secrets_that_others_can_read_is_closed_and_ignored_by_git() {
+    for (ignored, expected) in [
+        (None, "*\n"),
+        (Some("/other\n!*.json"), "/other\n!*.json\n*\n"),
+        (Some("# all\n*\n"), "# all\n*\n"),
+        (Some("*\n!github.json\n"), "*\n!github.json\n*\n"),
+    ] {
+        let person = Person::with(".mcp.json", &one_server());
+        std::fs::create_dir_all(person.secrets().join("import")).unwrap();
+        for directory in [person.secrets(), person.secrets().join("import")] {
+            std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let ignore = person.secrets().join(".gitignore");
+        if let Some(text) = ignored {
+            std::fs::write(&ignore, text).unwrap();
+        }
+        person.import(".mcp.json");
+        assert_eq!((mode(&person.secrets()), mode(&person.secrets().join("import"))), (0o700, 0o700));
+        assert_eq!(std::fs::read_to_string(&ignore).unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_record_of_a_newer_version_is_refused_with_the_way_out() {
+    let person = Person::with(".mcp.json", &one_server());
+    person.import(".mcp.json");
+    let record = person.secrets().join("import/record.json");
+    let newer =
+        std::fs::read_to_string(&record).unwrap().replace("\"version\": 1", "\"version\": 2, \"new\": {}");
+    std::fs::write(&record, newer).unwrap();
+    person.write(".mcp.json", &one_server().replace("\"github\"", "\"other\""));
+    let before = person.everything();
+    for arguments in [
+        &["import", ".mcp.json", "--undo"][..],
+        &["import", "--forget", "--yes"],
+        &["import", ".mcp.json", "--yes", "--rewrite"],
+    ] {
+        person
+            .cofferdam(arguments)
+            .assert_code(65)
+            .assert_fails_with(
+                "record.json` is of a newer version: its format is 2, and this version knows 1",
+            )
+            .assert_fails_with("run this with the newer version, which knows its backups");
+        assert_eq!(person.everything(), before, "{arguments:?}");
+    }
+}
+
+#[test]
+fn paths_that_a_shell_would_split_are_quoted_in_the_next_commands() {
+    let person = Person::with(".mcp.json", &one_server());
+    let configuration = person.home().join("my conf/it's.toml");
+    let mut import = command(built("COFFERDAM_BIN", "cofferdam"));
+    import.env_clear().env("HOME", person.home()).current_dir(person.project());
+    import.args(["import", ".mcp.json", "--yes", "--rewrite", "-c"]).arg(&configuration);
+    let run = Run::of(&output_of(import, "an import")).assert_code(0);
+    let option = format!("-c '{}/my conf/it'\\''s.toml'", person.home().display());
+    for next in ["cofferdam check", "cofferdam run", "cofferdam import --forget"] {
+        assert!(run.printed.contains(&format!("{next} {option}")), "{next} {option}: {}", run.printed);
+    }
+}
+
+/// The sample of the README, in which tables are inline, extended in each form that an editor may give it.
+#[test]
+fn a_configuration_keeps_comments_inline_tables_and_line_ends_when_it_is_extended() {
+    let readme = include_str!("../../../README.md");
+    let sample = cofferdam_tests::markdown::blocks(readme, "toml").remove(0);
+    assert!(sample.contains("grants.dev = {"), "{sample}");
+    for (name, before) in [
+        ("as it is", sample.clone()),
+        ("with carriage returns", sample.replace('\n', "\r\n")),
+        ("without a last line end", sample.trim_end().to_owned()),
+        ("with a byte order mark", format!("\u{feff}# mine\n{sample}")),
+    ] {
+        let person = Person::with(".mcp.json", &one_server().replace("\"github\"", "\"tracker\""));
+        person.write_configuration(&before);
+        person.import(".mcp.json");
+        let after = std::fs::read_to_string(person.configuration()).unwrap();
+        person.cofferdam(&["check"]);
+        for line in before.lines().filter(|line| !line.contains("grants.dev")) {
+            assert!(after.lines().any(|kept| kept == line), "{name}: `{line}` is not in:\n{after}");
+        }
+        let grant = after.lines().find(|line| line.starts_with("grants.dev")).expect(&after);
+        assert!(
+            grant.contains("\"tracker\"") && grant.contains("# what a sandbox may use"),
+            "{name}: {grant}"
+        );
+        let is_windows = before.contains("\r\n");
+        assert_eq!(
+            after.matches("\r\n").count() == after.matches('\n').count(),
+            is_windows,
+            "{name}: {after:?}"
+        );
+        // Twice is once.
+        person.cofferdam(&["import", ".mcp.json", "--undo"]).assert_code(0);
+        person.import(".mcp.json");
+        assert_eq!(std::fs::read_to_string(person.configuration()).unwrap(), after, "{name}");
+    }
+}
+
+#[test]
+fn an_entry_that_was_changed_since_is_left_and_no_earlier_import_is_claimed() {
+    let person = Person::with(".mcp.json", &one_server());
+    person.import(".mcp.json");
+    let changed =
+        person.read(".mcp.json").replace("cofferdam-shim", "other-server").replace("--server", "--port");
+    person.write(".mcp.json", &changed);
+    let undone = person.cofferdam(&["import", ".mcp.json", "--undo"]).assert_code(0);
+    assert!(undone.printed.contains("github changed since and left as it is"), "{}", undone.printed);
+    assert!(!undone.printed.contains("an earlier import"), "{}", undone.printed);
 }

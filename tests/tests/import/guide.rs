@@ -11,6 +11,8 @@ const GUIDE: &str = include_str!("../../../packaging/guide/import.md");
 #[test]
 fn the_commands_of_the_guide_work_in_their_order() {
     let person = Person::with(".mcp.json", &one_server());
+    // Without one, root's would be in /etc.
+    person.write("../.config/cofferdam/cofferdam.toml", "");
     let programs = InstalledPrograms::new();
     let mut count = 0;
     for block in blocks(GUIDE, "sh") {

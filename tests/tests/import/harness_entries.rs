@@ -5,14 +5,14 @@ use super::support::{Person, TOKEN};
 const CONFIGURATION: &str = "[servers.github]\ncommand = [\"github-mcp-server\"]\n[servers.db]\ncommand = [\"db\"]\n\
                              [grants.dev]\nservers = [\"github\"]\n";
 
-fn person() -> Person {
+pub(super) fn person() -> Person {
     let person = Person::new();
     person.write_configuration(CONFIGURATION);
     person
 }
 
 /// A harness, a file of it with an entry of its own, and what the entry of the shim contains.
-const HARNESSES: &[(&str, &str, &str, &str)] = &[
+pub(super) const HARNESSES: &[(&str, &str, &str, &str)] = &[
     (
         "claude",
         ".mcp.json",

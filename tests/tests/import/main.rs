@@ -6,6 +6,8 @@ mod end_to_end;
 mod guide;
 mod harness_entries;
 mod interruptions;
+mod other_shims;
+mod projects;
 mod questions;
 mod secrecy;
 mod support;

@@ -123,3 +123,34 @@ fn without_a_terminal_the_command_needs_to_be_told_not_to_ask() {
     person.cofferdam(&["import", ".mcp.json"]).assert_code(64).assert_fails_with("give --yes, or --dry-run");
     assert_eq!(person.everything(), before);
 }
+
+/// An import to a Vault that does not exist, by a person without a token.
+fn without_token(arguments: &[&str]) -> (Person, Vec<String>) {
+    let person = person();
+    person.write_configuration(
+        "[vault]\naddress = \"http://127.0.0.1:9\"\nauth = { method = \"token-file\", path = \"token\" }\n",
+    );
+    let import = ["import", ".mcp.json", "--to", "vault"].into_iter().chain(arguments.iter().copied());
+    (person, import.map(str::to_owned).collect())
+}
+
+#[test]
+fn a_dry_run_and_yes_ask_for_no_vault_token() {
+    for (option, code, shown) in [
+        ("--dry-run", 0, "not compared with Vault: there is no Vault token of an operator"),
+        ("--yes", 66, "set VAULT_TOKEN or BAO_TOKEN"),
+    ] {
+        let (person, arguments) = without_token(&[option]);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let before = person.everything();
+        let mut terminal = at_terminal(&person, &arguments);
+        cofferdam_tests::deadline::wait_until("the import has ended", || terminal.has_exited());
+        assert_eq!(terminal.exit_code(), Some(code), "{}", terminal.shown());
+        assert!(!terminal.shown().contains("it is not shown"), "{}", terminal.shown());
+        assert!(terminal.shown().contains(shown), "{}", terminal.shown());
+        assert_eq!(person.everything(), before);
+    }
+    let (person, arguments) = without_token(&["--dry-run"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    person.cofferdam(&arguments).assert_code(0).assert_prints("store Vault's `secret/cofferdam/x`");
+}

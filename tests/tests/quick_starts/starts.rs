@@ -1,5 +1,5 @@
-//! Runs packaging/guide/quick-starts.md. `run::harnesses` runs the quick start for a laptop, `sdk::python` the one for an
-//! orchestrator.
+//! Runs packaging/guide/quick-starts.md. `run::harnesses` runs the quick start for a laptop, `run::imported` the one for a project
+//! with settings, `sdk::python` the one for an orchestrator.
 
 use cofferdam_tests::daytona_double::{self, DaytonaDouble, Speed};
 use cofferdam_tests::e2b_double::{self, E2bDouble, SandboxUser};
@@ -80,5 +80,16 @@ fn the_other_quick_starts_are_run_by_other_tests() {
     assert!(include_str!("../sdk/python.rs").contains("guide/quick-starts.md"));
     let headings = guide("quick-starts.md");
     let headings: Vec<&str> = headings.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-    assert_eq!(headings, ["On a laptop", "A Docker image", "E2B", "Daytona", "An orchestrator"]);
+    assert!(include_str!("../run/imported.rs").contains("guide/quick-starts.md"));
+    assert_eq!(
+        headings,
+        [
+            "On a laptop",
+            "A project with an `.mcp.json`",
+            "A Docker image",
+            "E2B",
+            "Daytona",
+            "An orchestrator"
+        ]
+    );
 }

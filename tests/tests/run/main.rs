@@ -4,6 +4,7 @@ mod alternatives;
 mod every_kind;
 mod harnesses;
 mod images;
+mod imported;
 mod interruptions;
 mod kinds;
 mod lifecycle;

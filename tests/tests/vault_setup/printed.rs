@@ -65,6 +65,17 @@ fn the_printed_text_has_everything_for_terraform() {
 }
 
 #[test]
+fn commands_in_the_text_for_terraform_are_quoted_for_a_shell() {
+    let auth = "auth = { method = \"approle\", role-id-file = \"a b/role-id\", secret-id-file = \"it's\" }";
+    let world = world_with_login("http://127.0.0.1:8200", auth).prepare();
+    let root = world.layout().root().display();
+    let text = world.cofferdam_text(&["vault", "setup", "--print", "terraform"]);
+    for place in [format!("role-id >'{root}/a b/role-id'\n"), format!("secret-id >'{root}/it'\\''s'\n")] {
+        assert!(text.contains(&place), "{place}\n{text}");
+    }
+}
+
+#[test]
 fn each_grant_gets_its_own_secrets_only() {
     let server = |secret: &str| Server::fixture().env("TOKEN", &format!("{{{secret}.token}}")).allow(&["*"]);
     let world = |policies_of_b: &str| {

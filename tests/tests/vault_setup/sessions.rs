@@ -27,7 +27,7 @@ fn an_empty_vault_becomes_a_working_session() {
         .assert_code(77)
         .assert_prints("secret `db` needs an engine that serves `database/creds/agent`\n    next: enable")
         .assert_prints(
-            "secret `github`: `team/github` has no value yet\n    next: bao kv put team/github token=…\n",
+            "secret `github`: `team/github` has no value yet\n    next: bao kv put team/github token=-, which reads the value from stdin",
         )
         .assert_prints("  WRONG   nothing is mounted at `database/creds/agent`\n");
     bao.mount("database", "database");

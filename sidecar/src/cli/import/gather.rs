@@ -7,6 +7,7 @@ use cofferdam_import::{
 };
 use zeroize::Zeroizing;
 
+use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::print_line;
 
@@ -24,8 +25,8 @@ enum Choice {
     Named,
 }
 
-/// Reads the named files, or those that exist where harnesses keep them.
-pub(super) fn gather(named: &[PathBuf]) -> Result<Vec<ReadSettings>, Failure> {
+/// Reads the named files, or those that exist where harnesses keep them. `config` is the configuration before the import.
+pub(super) fn gather(named: &[PathBuf], config: Option<&Config>) -> Result<Vec<ReadSettings>, Failure> {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let directory = std::env::current_dir().map_err(|error| Failure::new(Sysexit::NoInput, error))?;
     let (files, choice) = match named.is_empty() {
@@ -35,7 +36,7 @@ pub(super) fn gather(named: &[PathBuf]) -> Result<Vec<ReadSettings>, Failure> {
     let mut gathered: Vec<ReadSettings> = Vec::new();
     for file in files {
         let is_known = gathered.iter().any(|read| read.settings.path == file);
-        match read(&file, home.as_deref()) {
+        match read(&file, home.as_deref(), config) {
             Ok(Some(settings)) if !is_known => gathered.push(settings),
             Ok(None) if choice == Choice::Named => {
                 let what = format!("`{}` does not exist", file.display());
@@ -73,7 +74,7 @@ impl Unusable {
 }
 
 /// `None` if there is no such file.
-fn read(file: &Path, home: Option<&Path>) -> Result<Option<ReadSettings>, Unusable> {
+fn read(file: &Path, home: Option<&Path>, config: Option<&Config>) -> Result<Option<ReadSettings>, Unusable> {
     let (version, bytes) = match read_version(file) {
         Ok(FileState::Absent) => return Ok(None),
         Ok(FileState::Present { version, bytes }) => (version, bytes),
@@ -99,6 +100,9 @@ fn read(file: &Path, home: Option<&Path>) -> Result<Option<ReadSettings>, Unusab
         project: project_of(file, home),
         variable: &variable,
         exists: &|path| path.exists(),
+        is_configured: &|name| {
+            config.is_some_and(|config| config.servers.keys().any(|known| known.as_str() == name))
+        },
     };
     match Settings::read(file, &bytes, &surroundings) {
         Ok(settings) => Ok(Some(ReadSettings { settings, version, bytes })),

@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `gather` | which files, and what is in them |
+//! | `projects` | projects in which `run` would refuse the new configuration |
 //! | `questions` | asks about each secret |
 //! | `show` | prints what was found and what will be done |
 //! | `undo` | `--undo` and `--forget` |
@@ -12,6 +13,7 @@
 //! pass `cofferdam check`; no value of a secret is printed.
 
 mod gather;
+mod projects;
 mod questions;
 mod show;
 mod undo;
@@ -24,17 +26,17 @@ use std::process::ExitCode;
 
 use cofferdam_import::{
     Application, ApplyError, ApplyEvent, Destination, FileState, FileVersion, FoundServer, Plan, PlanError,
-    PlanInput, SettingsChange, ShimProgram, Store, apply, plan, read_version,
+    PlanInput, SettingsChange, ShimProgram, Store, StoreError, apply, plan, read_version,
 };
 use cofferdam_process as process;
 
 use super::arguments::{DestinationArgument, ImportArguments};
-use crate::config::{self, Environment};
+use crate::config::{self, Config, Environment};
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
 use crate::terminal::print_line;
-use crate::terminal::prompt::{self, Answer};
+use crate::terminal::prompt;
 use gather::ReadSettings;
-use vault_secrets::Secrets;
+use vault_secrets::{Secrets, WithoutToken};
 
 const AGAIN: &str = "run this again: it continues where it stopped";
 
@@ -43,6 +45,7 @@ struct Before {
     path: PathBuf,
     text: Option<String>,
     version: Option<FileVersion>,
+    config: Option<Config>,
 }
 
 pub(super) fn run(file: Option<&Path>, arguments: &ImportArguments) -> Result<ExitCode, Failure> {
@@ -62,7 +65,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &ImportArguments) -> Result<Ex
         );
     }
     let before = read_configuration(path)?;
-    let mut settings = gather::gather(&arguments.files)?;
+    let mut settings = gather::gather(&arguments.files, before.config.as_ref())?;
     settings.iter().for_each(show::show_settings);
     if settings.iter().all(|settings| settings.settings.servers().next().is_none()) {
         print_line("\nnothing to import");
@@ -73,10 +76,12 @@ pub(super) fn run(file: Option<&Path>, arguments: &ImportArguments) -> Result<Ex
     }
     let mut secrets = secrets(arguments, &before, &store)?;
     let planned = make_plan(arguments, &before, &settings, &secrets)?;
-    check_result(&planned, &before)?;
+    let config = check_result(&planned, &before)?;
+    let refusing = projects::refusing(&settings, &config, &before.path);
     let (changes, kept) = rewritings(arguments, &settings, &planned)?;
     show::show_plan(&before.path, before.text.as_deref().unwrap_or_default(), &planned, &settings);
     show::show_changes(&changes, &kept, &planned);
+    refusing.iter().for_each(show::show_refusing);
     let is_done = changes.is_empty()
         && planned.secrets.is_empty()
         && before.text.as_ref() == Some(&planned.configuration);
@@ -89,7 +94,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &ImportArguments) -> Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.yes {
-        confirm("Make these changes?")?;
+        prompt::confirmed("Make these changes?")?;
     }
     let read: Vec<(&Path, FileVersion)> =
         settings.iter().map(|read| (read.settings.path.as_path(), read.version.clone())).collect();
@@ -103,7 +108,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &ImportArguments) -> Result<Ex
     };
     apply(&application, &mut secrets, &mut print_event).map_err(apply_failure)?;
     let named = file.is_some().then_some(before.path.as_path());
-    show::show_next(named, &planned, &changes);
+    show::show_next(named, &planned, &changes, &refusing);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -112,7 +117,8 @@ fn configuration_path(file: Option<&Path>) -> Result<PathBuf, Failure> {
     let environment = Environment::of_process();
     let path = match config::find(file, &environment) {
         Ok(path) => path,
-        Err(error) => config::default_path(&environment)
+        Err(error) => environment
+            .user_configuration()
             .ok_or_else(|| Failure::new(Sysexit::NoInput, error).hint("name a new one with `-c FILE`"))?,
     };
     let path = std::path::absolute(&path).map_err(|error| Failure::new(Sysexit::NoInput, error))?;
@@ -126,14 +132,14 @@ fn read_configuration(path: PathBuf) -> Result<Before, Failure> {
         Failure::new(Sysexit::NoInput, what).hint("name another file with `-c FILE`")
     };
     match read_version(&path).map_err(|error| unreadable(error.into()))? {
-        FileState::Absent => Ok(Before { path, text: None, version: None }),
+        FileState::Absent => Ok(Before { path, text: None, version: None, config: None }),
         FileState::Present { version, bytes } => {
             let text = String::from_utf8(bytes.to_vec()).map_err(|_| unreadable("it is not UTF-8".into()))?;
-            config::check_text(&text, &path).map_err(|problems| {
+            let config = config::check_text(&text, &path).map_err(|problems| {
                 Failure::new(Sysexit::Configuration, problems)
                     .hint("nothing was changed: correct the configuration first")
             })?;
-            Ok(Before { path, text: Some(text), version: Some(version) })
+            Ok(Before { path, text: Some(text), version: Some(version), config: Some(config) })
         }
     }
 }
@@ -142,13 +148,17 @@ fn secrets(arguments: &ImportArguments, before: &Before, store: &Store) -> Resul
     match arguments.to {
         DestinationArgument::File => Ok(Secrets::in_files(store)),
         DestinationArgument::Vault => {
-            let config = before.text.as_ref().map(|text| config::check_text(text, &before.path));
-            let settings = config.and_then(Result::ok).and_then(|config| config.vault);
+            let settings = before.config.as_ref().and_then(|config| config.vault.as_ref());
             let settings = settings.ok_or_else(|| {
                 Failure::new(Sysexit::Configuration, "the configuration has no [vault] to store secrets in")
                     .hint("add `address` and `auth` in [vault] first, or leave out `--to vault`")
             })?;
-            Secrets::in_vault(store, &settings)
+            let without_token = match (arguments.dry_run, arguments.yes) {
+                (true, _) => WithoutToken::GoOn,
+                (_, true) => WithoutToken::Refuse,
+                _ => WithoutToken::Ask,
+            };
+            Secrets::in_vault(store, settings, without_token)
         }
     }
 }
@@ -187,9 +197,9 @@ fn make_plan(
 }
 
 /// The new configuration is checked before anything is written.
-fn check_result(planned: &Plan, before: &Before) -> Result<(), Failure> {
+fn check_result(planned: &Plan, before: &Before) -> Result<Config, Failure> {
     match config::check_text(&planned.configuration, &before.path) {
-        Ok(_) => Ok(()),
+        Ok(config) => Ok(config),
         Err(problems) => {
             let what = format!("nothing was changed: the configuration would not be valid\n{problems}");
             let hint = "change what is named there in the settings, or import the other files alone";
@@ -239,17 +249,6 @@ fn rewritings(
     Ok((changes, kept))
 }
 
-pub(super) fn confirm(question: &str) -> Result<(), Failure> {
-    match prompt::confirm(question).map_err(|error| Failure::new(Sysexit::Io, error))? {
-        Some(Answer::Yes) => Ok(()),
-        Some(Answer::No) => Err(Failure::new(Sysexit::Unavailable, "not confirmed: nothing was changed")),
-        None => {
-            let what = "nothing was changed: there is no terminal to ask for a confirmation";
-            Err(Failure::new(Sysexit::Usage, what).hint("give --yes"))
-        }
-    }
-}
-
 fn print_event(event: ApplyEvent<'_>) {
     print_line(&match event {
         ApplyEvent::BackedUp(path) => format!("backed up: {}", path.display()),
@@ -261,14 +260,14 @@ fn print_event(event: ApplyEvent<'_>) {
 
 fn apply_failure(error: ApplyError) -> Failure {
     let code = creation_exit_code(&error);
-    match &error {
+    match error {
         ApplyError::Changed(_) => Failure::new(Sysexit::Unavailable, error)
             .hint("that file was left as it is; run this again with its new content"),
         ApplyError::NotWritable(_) => Failure::new(Sysexit::NoPermission, error)
             .hint("nothing was changed: run this as the owner of the files"),
         ApplyError::Vault { .. } => Failure::new(Sysexit::Unavailable, error).hint(AGAIN),
-        ApplyError::Store(cofferdam_import::StoreError::Busy { .. }) => {
-            Failure::new(Sysexit::Unavailable, error).hint("wait until it has ended, then run this again")
+        ApplyError::Store(error @ (StoreError::Busy { .. } | StoreError::Newer { .. })) => {
+            undo::store_failure(error)
         }
         ApplyError::Replace { .. } | ApplyError::Store(_) => {
             let hint = format!("nothing is lost: make room or the directory writable, then {AGAIN}");

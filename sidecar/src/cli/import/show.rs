@@ -6,8 +6,9 @@ use cofferdam_import::{Document, FoundEntry, FoundServer, Plan, ServerOrigin, Se
 use cofferdam_vault_setup::{Line, difference};
 
 use super::gather::ReadSettings;
+use super::projects::RefusingProject;
 use crate::terminal::print_line;
-use cofferdam_base::text::visible_lines;
+use cofferdam_base::text::{shell_quoted, visible_lines};
 
 pub(super) fn show_settings(read: &ReadSettings) {
     let file = read.settings.path.display();
@@ -15,7 +16,7 @@ pub(super) fn show_settings(read: &ReadSettings) {
     for entry in &read.settings.entries {
         match entry {
             FoundEntry::Server(server) => show_server(server),
-            FoundEntry::Shim { name } => line(&format!("  {name}: starts the shim already")),
+            FoundEntry::Shim(shim) => line(&format!("  {}: starts the shim already", shim.name)),
             FoundEntry::Skipped { name, why } => line(&format!("  {name}: NOT IMPORTED: {why}")),
         }
     }
@@ -110,9 +111,27 @@ fn remaining<'a>(change: &SettingsChange, plan: &'a Plan) -> Vec<(&'a str, &'a s
     found
 }
 
+/// A project in which the new configuration cannot be used.
+pub(super) fn show_refusing(project: &RefusingProject) {
+    line(&format!(
+        "WARNING: `cofferdam run` refuses to start a sandbox in `{}`, which could change what it starts on this host:",
+        project.directory.display()
+    ));
+    for file in &project.files {
+        line(&format!("  {}: `{}`", file.what, file.path.display()));
+    }
+    line("  copy it to a directory outside of the project, and write that place into the configuration");
+}
+
 /// `configuration` is the one that was named on the command line.
-pub(super) fn show_next(configuration: Option<&Path>, plan: &Plan, changes: &[SettingsChange]) {
-    let option = configuration.map(|path| format!(" -c {}", path.display())).unwrap_or_default();
+pub(super) fn show_next(
+    configuration: Option<&Path>,
+    plan: &Plan,
+    changes: &[SettingsChange],
+    refusing: &[RefusingProject],
+) {
+    let option = configuration.map(|path| format!(" -c {}", shell_quoted(&path.to_string_lossy())));
+    let option = option.unwrap_or_default();
     if plan.needs_vault_policies {
         print_line(&format!(
             "\nnext: `cofferdam vault setup{option}`, which makes the policy `cofferdam-{}` of the grant in Vault",
@@ -123,10 +142,11 @@ pub(super) fn show_next(configuration: Option<&Path>, plan: &Plan, changes: &[Se
     if has_files {
         print_line("\nthe files in `secrets/` have mode 0600; a sidecar of another user has to own them");
     }
-    print_line(&format!(
-        "\nnext: `cofferdam check{option}`, then `cofferdam run{option} --grant {} -- claude`",
-        plan.grant
-    ));
+    let run = match refusing.is_empty() {
+        true => format!("`cofferdam run{option} --grant {} -- claude`", plan.grant),
+        false => "what the warning says, so that `cofferdam run` can be used there".to_owned(),
+    };
+    print_line(&format!("\nnext: `cofferdam check{option}`, then {run}"));
     if changes.is_empty() {
         print_line("the settings still have the secrets: `--rewrite` replaces their servers by the shim");
     } else {

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use cofferdam_import::{Record, RecordError, ReplaceError, Store, StoreError, Undone};
 
+use super::ImportArguments;
 use super::gather::one_path;
-use super::{ImportArguments, confirm};
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
-use crate::terminal::print_line;
+use crate::terminal::{print_line, prompt};
 
 pub(super) fn undo(store: &Store, files: &[PathBuf]) -> Result<ExitCode, Failure> {
     let directory = std::env::current_dir().map_err(|error| Failure::new(Sysexit::NoInput, error))?;
@@ -17,6 +17,8 @@ pub(super) fn undo(store: &Store, files: &[PathBuf]) -> Result<ExitCode, Failure
         let file = one_path(&directory.join(file));
         let undone = record.undo(store, &file).map_err(|error| record_failure(error, &record))?;
         let shown = file.display();
+        // While an entry is left, the record of this import stays.
+        let is_complete = !matches!(&undone, Undone::Entries { left } if !left.is_empty());
         match undone {
             Undone::Bytes => print_line(&format!("restored: {shown}")),
             Undone::Unchanged => print_line(&format!("{shown}: was not rewritten")),
@@ -30,7 +32,7 @@ pub(super) fn undo(store: &Store, files: &[PathBuf]) -> Result<ExitCode, Failure
                 left.join(", ")
             )),
         }
-        if record.rewritings().iter().any(|rewriting| rewriting.settings == file) {
+        if is_complete && record.rewritings().iter().any(|rewriting| rewriting.settings == file) {
             print_line(&format!(
                 "an earlier import of {shown} is recorded too: run this again to go back further"
             ));
@@ -54,7 +56,7 @@ pub(super) fn forget(store: &Store, arguments: &ImportArguments) -> Result<ExitC
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.yes {
-        confirm("Delete these backups? Then `--undo` is not possible any more.")?;
+        prompt::confirmed("Delete these backups? Then `--undo` is not possible any more.")?;
     }
     let count = record.forget(store).map_err(store_failure)?;
     print_line(&format!("deleted: {count} {}", if count == 1 { "backup" } else { "backups" }));
@@ -89,8 +91,11 @@ fn record_failure(error: RecordError, record: &Record) -> Failure {
     }
 }
 
-fn store_failure(error: StoreError) -> Failure {
+pub(super) fn store_failure(error: StoreError) -> Failure {
     let (code, hint) = match &error {
+        StoreError::Newer { .. } => {
+            (Sysexit::Data, "nothing was changed: run this with the newer version, which knows its backups")
+        }
         StoreError::Busy { .. } => (Sysexit::Unavailable, "wait until it has ended, then run this again"),
         StoreError::Read { .. } => (Sysexit::NoInput, "run this as the user who imported"),
         StoreError::Write { .. } => {

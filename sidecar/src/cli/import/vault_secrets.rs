@@ -19,7 +19,24 @@ use crate::terminal::print_line;
 
 pub(super) struct Secrets {
     store: Store,
-    vault: Option<OpenVault>,
+    vault: VaultAccess,
+}
+
+enum VaultAccess {
+    /// The import is one to files.
+    None,
+    Open(OpenVault),
+    /// A dry run without a token, which shows what it would store in an empty engine.
+    WithoutToken,
+}
+
+/// What an import does if it finds no token of the operator.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum WithoutToken {
+    Ask,
+    /// The import goes on without Vault, and says so: it changes nothing.
+    GoOn,
+    Refuse,
 }
 
 struct OpenVault {
@@ -32,20 +49,36 @@ struct OpenVault {
 
 impl Secrets {
     pub(super) fn in_files(store: &Store) -> Self {
-        Self { store: store.clone(), vault: None }
+        Self { store: store.clone(), vault: VaultAccess::None }
     }
 
     /// Connects with the operator's own token.
-    pub(super) fn in_vault(store: &Store, settings: &Settings) -> Result<Self, Failure> {
+    pub(super) fn in_vault(
+        store: &Store,
+        settings: &Settings,
+        without_token: WithoutToken,
+    ) -> Result<Self, Failure> {
+        let found = match without_token {
+            WithoutToken::Ask => Some(operator_token::read(settings)?),
+            WithoutToken::GoOn | WithoutToken::Refuse => operator_token::find(settings)?,
+        };
+        let Some(OperatorToken { token, source }) = found else {
+            if without_token == WithoutToken::Refuse {
+                return Err(operator_token::missing(
+                    "nothing was changed: there is no Vault token of an operator, and --yes asks for none",
+                ));
+            }
+            print_line("not compared with Vault: there is no Vault token of an operator");
+            return Ok(Self { store: store.clone(), vault: VaultAccess::WithoutToken });
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::new(Sysexit::OperatingSystem, error))?;
         let vault =
             cofferdam_vault::client(settings).map_err(|error| Failure::new(Sysexit::Configuration, error))?;
-        let OperatorToken { token, source } = operator_token::read(settings)?;
         runtime.block_on(vault.lookup_self(&token)).map_err(vault_failure)?;
         print_line(&format!("your Vault token: from {source}"));
         let vault = OpenVault { runtime, vault, token, has_answered: Cell::new(false) };
-        Ok(Self { store: store.clone(), vault: Some(vault) })
+        Ok(Self { store: store.clone(), vault: VaultAccess::Open(vault) })
     }
 }
 
@@ -53,16 +86,19 @@ impl Stored for Secrets {
     fn held(&self, place: &StoredAt, fields: &Fields) -> Result<Held, Box<dyn Error + Send + Sync>> {
         match (place, &self.vault) {
             (StoredAt::File(path), _) => Ok(self.store.held(path, fields)?),
-            (StoredAt::Kv(path), Some(vault)) => Ok(vault.held(path, fields)?),
+            (StoredAt::Kv(path), VaultAccess::Open(vault)) => Ok(vault.held(path, fields)?),
             // A secret in Vault that the configuration names, in an import to files.
-            (StoredAt::Kv(_), None) => Ok(Held::Other),
+            (StoredAt::Kv(_), VaultAccess::None) => Ok(Held::Other),
+            (StoredAt::Kv(_), VaultAccess::WithoutToken) => Ok(Held::Nothing),
         }
     }
 }
 
 impl WriteSecret for Secrets {
     fn write(&mut self, path: &str, fields: &Fields) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let vault = self.vault.as_ref().ok_or("this import has no connection to Vault")?;
+        let VaultAccess::Open(vault) = &self.vault else {
+            return Err("this import has no connection to Vault".into());
+        };
         let write = async {
             let version = vault.vault.kv_version(&vault.token, path).await?;
             vault.vault.kv_create(&vault.token, path, &version, fields).await

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use cofferdam_base::text::shell_quoted;
 use cofferdam_secrets::VaultOrigin;
 use cofferdam_vault::{AuthSettings, Settings, VaultError};
 use cofferdam_vault_setup::Operator;
@@ -35,12 +36,9 @@ pub(super) async fn find_remaining(
                     None => serving.is_none().then_some(false),
                 };
                 if has_value == Some(false) {
-                    let fields: String =
-                        fields_of(config, secret).iter().map(|field| format!(" {field}=…")).collect();
-                    setup.remain(
-                        format!("secret `{secret}`: `{path}` has no value yet"),
-                        format!("bao kv put {path}{fields}"),
-                    );
+                    let fields = fields_of(config, secret);
+                    let what = format!("secret `{secret}`: `{path}` has no value yet");
+                    setup.remain(what, writing_command(path, &fields));
                 }
             }
             VaultOrigin::Generated { .. } => {
@@ -115,9 +113,39 @@ fn fields_of<'a>(config: &'a Config, secret: &Name) -> BTreeSet<&'a str> {
     fields.filter(|(name, _)| *name == secret).map(|(_, field)| field).collect()
 }
 
+/// The command that writes a secret. It reads the value from stdin: an argument would be in the history of the shell, and
+/// visible to other processes.
+fn writing_command(path: &str, fields: &BTreeSet<&str>) -> String {
+    let mut names = fields.iter();
+    match (names.next(), names.next()) {
+        (Some(field), None) => format!(
+            "bao kv put {} {}, which reads the value from stdin: type it, then Ctrl-D twice without Enter",
+            shell_quoted(path),
+            shell_quoted(&format!("{field}=-"))
+        ),
+        _ => {
+            let fields: Vec<String> = fields.iter().map(|field| format!("{field:?}: \"…\"")).collect();
+            format!(
+                "bao kv put {} -, which reads JSON from stdin: {{{}}}, then Enter and Ctrl-D",
+                shell_quoted(path),
+                fields.join(", ")
+            )
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_never_an_argument_of_the_command_that_writes_it() {
+        let command = |fields: &[&str]| writing_command("team/a b", &fields.iter().copied().collect());
+        assert!(command(&["token"]).starts_with("bao kv put 'team/a b' token=-, which reads"));
+        let several = command(&["user", "password"]);
+        let json = r#"{"password": "…", "user": "…"}"#;
+        assert!(several.starts_with("bao kv put 'team/a b' -, which reads JSON") && several.contains(json));
+    }
 
     #[test]
     fn the_role_behind_a_path_is_known_for_common_engines() {

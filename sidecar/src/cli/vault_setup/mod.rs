@@ -40,7 +40,7 @@ use crate::check::vault_needs::{every_policy, quoted_list};
 use crate::config::Config;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::print_line;
-use crate::terminal::prompt::{self, Answer};
+use crate::terminal::prompt;
 use derive::{Existing, derive};
 use survey::Survey;
 
@@ -156,7 +156,9 @@ async fn set_up(
         print_line("\nnothing was changed: this is a dry run");
         return Ok(Next::Exit(ExitCode::SUCCESS));
     }
-    confirm(arguments, "Make these changes?")?;
+    if !arguments.yes {
+        prompt::confirmed("Make these changes?")?;
+    }
     for step in steps.iter().filter(|step| step.changes_vault()) {
         apply_step(step, operator, record).await.map_err(apply_failure)?;
         print_line(&format!("made: {}", step.object.id()));
@@ -179,21 +181,6 @@ async fn set_up(
 fn other_owner(state_dir: &Path) -> Option<u32> {
     let owner = std::fs::metadata(state_dir).ok()?.uid();
     (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
-}
-
-/// Asks once, unless `--yes` is given.
-fn confirm(arguments: &VaultSetupArguments, question: &str) -> Result<(), Failure> {
-    if arguments.yes {
-        return Ok(());
-    }
-    match prompt::confirm(question).map_err(|error| Failure::new(Sysexit::Io, error))? {
-        Some(Answer::Yes) => Ok(()),
-        Some(Answer::No) => Err(Failure::new(Sysexit::Unavailable, "not confirmed: nothing was changed")),
-        None => {
-            let what = "nothing was changed: there is no terminal to ask for a confirmation";
-            Err(Failure::new(Sysexit::Usage, what).hint("give --yes, or --dry-run to see the changes only"))
-        }
-    }
 }
 
 /// Prints the set-up for a Vault of which nothing is known.
@@ -277,6 +264,9 @@ fn record_failure(error: RecordError) -> Failure {
             Sysexit::Configuration,
             "undo that set-up with the configuration that it was made with (`cofferdam vault setup --remove`), or move the record away if that Vault is gone",
         ),
+        RecordError::Newer { .. } => {
+            (Sysexit::Data, "run this with the newer version, which knows what it has made and can remove it")
+        }
         RecordError::Read { .. } => (Sysexit::NoInput, "run this as the sidecar's user, or restore the file"),
         RecordError::Write { .. } => (
             crate::terminal::failure::creation_exit_code(&error),

@@ -30,16 +30,30 @@ pub(in crate::cli) struct OperatorToken {
     pub(in crate::cli) source: String,
 }
 
+/// Looks for a token, and asks for one if there is none.
 pub(in crate::cli) fn read(settings: &Settings) -> Result<OperatorToken, Failure> {
+    if let Some(found) = find(settings)? {
+        return Ok(found);
+    }
+    let typed = prompt::read_hidden("Vault token of an operator (it is not shown): ");
+    match typed.map_err(|error| Failure::new(Sysexit::NoInput, format!("no token was given: {error}")))? {
+        Some(typed) => token(&typed, "what was typed".to_owned()),
+        None => Err(missing("there is no Vault token of an operator, and no terminal to ask for one")),
+    }
+}
+
+/// The token in the environment or in the file. Asks nothing.
+pub(in crate::cli) fn find(settings: &Settings) -> Result<Option<OperatorToken>, Failure> {
     for (variable, address_variable) in VARIABLES {
         let Some(value) = std::env::var_os(variable).filter(|value| !value.is_empty()) else { continue };
         check_address(settings, variable, address_variable, std::env::var_os(address_variable))?;
-        return token(&Zeroizing::new(value.into_vec()), format!("the environment variable {variable}"));
+        let source = format!("the environment variable {variable}");
+        return token(&Zeroizing::new(value.into_vec()), source).map(Some);
     }
     if let Some(home) = std::env::var_os("HOME") {
         let file = PathBuf::from(home).join(TOKEN_FILE);
         match read_file(&file, MAX_FILE_BYTES, FileContent::Secret) {
-            Ok(content) => return token(&content, format!("the file `{}`", file.display())),
+            Ok(content) => return token(&content, format!("the file `{}`", file.display())).map(Some),
             Err(SourceError::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let what = format!("cannot read the token in `{}`: {}", file.display(), error_chain(&error));
@@ -47,14 +61,11 @@ pub(in crate::cli) fn read(settings: &Settings) -> Result<OperatorToken, Failure
             }
         }
     }
-    let typed = prompt::read_hidden("Vault token of an operator (it is not shown): ");
-    match typed.map_err(|error| Failure::new(Sysexit::NoInput, format!("no token was given: {error}")))? {
-        Some(typed) => token(&typed, "what was typed".to_owned()),
-        None => {
-            let what = "there is no Vault token of an operator, and no terminal to ask for one";
-            Err(Failure::new(Sysexit::NoInput, what).hint(HINT))
-        }
-    }
+    Ok(None)
+}
+
+pub(in crate::cli) fn missing(what: &str) -> Failure {
+    Failure::new(Sysexit::NoInput, what).hint(HINT)
 }
 
 /// A token of another Vault would be sent to a server that it is not for.

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use cofferdam_vault_setup::{Operator, Record, RemovalAction, RemoveError, removal_needs, removals, remove};
 
 use super::survey::Permissions;
-use super::{AGAIN, confirm, record_failure, show};
+use super::{AGAIN, record_failure, show};
 use crate::check::online::vault_failure;
 use crate::cli::arguments::VaultSetupArguments;
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
-use crate::terminal::print_line;
+use crate::terminal::{print_line, prompt};
 
 pub(super) async fn run(
     arguments: &VaultSetupArguments,
@@ -41,8 +41,9 @@ pub(super) async fn run(
         print_line("\nnothing was removed: this is a dry run");
         return Ok(ExitCode::SUCCESS);
     }
-    if planned.iter().any(|removal| removal.action == RemovalAction::Remove) {
-        confirm(arguments, "Remove these? The sidecar cannot log in afterwards.")?;
+    let removes = planned.iter().any(|removal| removal.action == RemovalAction::Remove);
+    if removes && !arguments.yes {
+        prompt::confirmed("Remove these? The sidecar cannot log in afterwards.")?;
     }
     let mut kept = Vec::new();
     for removal in &planned {

@@ -6,11 +6,13 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`login`] | copies the login into the sandbox, and back if it was refreshed |
+//! | [`project_entries`] | entries for the shim in a project's own settings |
 //! | [`refresh`] | what a refresh may change in a login |
 //! | [`settings`] | the settings files in the sandbox's home |
 //! | [`token_claims`] | whose a token is |
 
 pub(super) mod login;
+pub(super) mod project_entries;
 mod refresh;
 pub(super) mod settings;
 mod token_claims;
