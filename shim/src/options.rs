@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
+use relay_proto::nearest::nearest;
 
 use crate::client_command::{ClientCommand, ClientUsageError, ClientVerb};
 use crate::default_socket::SocketSearch;
@@ -104,7 +105,7 @@ pub enum UsageError {
     InvalidServer { source: InvalidName },
     #[error("{flag} is given twice")]
     RepeatedFlag { flag: &'static str },
-    #[error("unknown option or command `{0}`")]
+    #[error("unknown option or command `{0}`{near}", near = did_you_mean(.0, &KNOWN))]
     UnknownArgument(String),
     #[error("{flag} needs a value")]
     MissingValue { flag: &'static str },
@@ -235,6 +236,34 @@ fn version() -> String {
 
 /// Name and version, as Hello sends them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
+
+/// What may be given, for suggestions.
+const KNOWN: [&str; 15] = [
+    "call",
+    "doctor",
+    "hub",
+    "servers",
+    "status",
+    "tools",
+    "--expose",
+    "--help",
+    "--json",
+    PIN_FLAG,
+    PROXY_FLAG,
+    RELAY_FLAG,
+    SERVER_FLAG,
+    STATE_FLAG,
+    "--version",
+];
+
+/// The end of a message about an unknown argument; its value is not part of the name.
+pub(crate) fn did_you_mean(argument: &str, known: &[&'static str]) -> String {
+    let name = argument.split('=').next().unwrap_or_default();
+    match nearest(name, known.iter().copied()) {
+        Some(near) => format!("; did you mean `{near}`?"),
+        None => String::new(),
+    }
+}
 
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
 const PIN_FLAG: &str = "--pin";
@@ -381,7 +410,12 @@ mod tests {
     fn wrong_options_are_refused_with_a_reason() {
         let error = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
         assert_eq!(error(&["--bogus"]), "unknown option or command `--bogus`");
-        assert_eq!(error(&["bub"]), "unknown option or command `bub`");
+        assert_eq!(error(&["bub"]), "unknown option or command `bub`; did you mean `hub`?");
+        assert_eq!(error(&["serverz"]), "unknown option or command `serverz`; did you mean `servers`?");
+        assert_eq!(
+            error(&["--sevrer=github"]),
+            "unknown option or command `--sevrer=github`; did you mean `--server`?"
+        );
         assert_eq!(error(&["--server"]), "--server needs a value");
         assert_eq!(error(&["--relay=fd:3", "--relay=fd:4"]), "--relay is given twice");
         assert!(error(&[]).starts_with("invalid COFFERDAM_RELAY: `h` is not HOST:PORT"));

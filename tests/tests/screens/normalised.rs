@@ -1,0 +1,78 @@
+//! Replaces what differs from run to run by constants of the same width, so that columns and line ends stay as they were.
+
+/// What is replaced: `9` stands for a decimal digit, `f` for a lower-case hexadecimal one, anything else for itself.
+const PATTERNS: &[(&str, &str)] = &[
+    ("9999-99-99T99:99:99.999Z", "2026-11-18T12:00:00.000Z"),
+    ("9999-99-99T99:99:99", "2026-11-18T12:00:00"),
+    ("9999-99-99 99:99:99", "2026-11-18 12:00:00"),
+    ("99:99:99", "12:00:00"),
+    ("ffffffffffffffff", "0123456789abcdef"),
+];
+
+/// The screen with constant times, ids, process ids, durations and versions.
+pub fn normalised(screen: &str, pids: &[String]) -> String {
+    let mut text = screen.replace(env!("CARGO_PKG_VERSION"), "0.0.0");
+    for pid in pids {
+        text = with_pid(&text, pid);
+    }
+    let mut found = String::with_capacity(text.len());
+    let mut rest = text.as_str();
+    'outer: while let Some(character) = rest.chars().next() {
+        let follows_word = found.ends_with(|last: char| last.is_ascii_alphanumeric());
+        for (pattern, constant) in PATTERNS {
+            if !follows_word && matches(rest, pattern) {
+                found.push_str(constant);
+                rest = &rest[pattern.len()..];
+                continue 'outer;
+            }
+        }
+        if !follows_word && let Some(length) = duration_length(rest) {
+            found.push_str("1.0 ms");
+            rest = &rest[length..];
+            continue;
+        }
+        found.push(character);
+        rest = &rest[character.len_utf8()..];
+    }
+    found
+}
+
+fn matches(text: &str, pattern: &str) -> bool {
+    let text = text.as_bytes();
+    pattern.bytes().enumerate().all(|(index, expected)| {
+        let Some(byte) = text.get(index) else { return false };
+        match expected {
+            b'9' => byte.is_ascii_digit(),
+            b'f' => byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'),
+            literal => *byte == literal,
+        }
+    })
+}
+
+/// The length of `12.3 ms`, `999 µs` or `1.0 s` at the beginning of the text.
+fn duration_length(text: &str) -> Option<usize> {
+    let number = text.find(|character: char| !character.is_ascii_digit() && character != '.')?;
+    let unit = [" ms", " µs", " s"].into_iter().find(|unit| text[number..].starts_with(unit))?;
+    let after = text[number + unit.len()..].chars().next();
+    let is_whole = number > 0 && after.is_none_or(|character| !character.is_alphanumeric());
+    is_whole.then_some(number + unit.len())
+}
+
+/// A process id has as many digits as it has: its column becomes as wide as for five of them.
+fn with_pid(text: &str, pid: &str) -> String {
+    let wide = |word: &str, width: usize| format!("{word:<width$}");
+    let from = |word: &str| wide(word, pid.len().max(3));
+    text.lines()
+        .map(|line| {
+            let mut line = line.to_owned();
+            for word in [pid, "PID"] {
+                let before = format!("  {}", from(word));
+                if let Some(place) = line.find(&before) {
+                    let constant = if word == pid { "12345" } else { word };
+                    line.replace_range(place..place + before.len(), &format!("  {}", wide(constant, 5)));
+                }
+            }
+            line.replace(&format!("process {pid}"), "process 12345") + "\n"
+        })
+        .collect()
+}
