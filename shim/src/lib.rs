@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`options`], [`network`], [`help`] | command line and environment, and the texts of `--help` |
+//! | `suggestion` | what a mistyped option was probably meant to be |
 //! | [`timing`] | every timeout and pause |
 //! | `relay_loop` | the event loop: waits, calls `relay_state`, writes its output |
 //! | `relay_state` | the state of the relay: handles lines, frames and deadlines, without I/O |
@@ -71,6 +72,7 @@ mod status;
 mod stderr_log;
 mod stdio;
 mod stream;
+mod suggestion;
 pub mod timing;
 mod wrap;
 

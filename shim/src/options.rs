@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use relay_proto::address::{Address, InvalidAddress};
 use relay_proto::name::{InvalidName, Name};
-use relay_proto::nearest::nearest;
 
 use crate::client_command::{ClientCommand, ClientUsageError, ClientVerb};
 use crate::default_socket::SocketSearch;
@@ -17,6 +16,7 @@ use crate::hub::{
     options::{HubOptions, HubUsageError, Parsed},
 };
 use crate::network::{Expose, Network, NetworkUsageError, RawNetworkOptions};
+use crate::suggestion::did_you_mean;
 
 /// Where to connect and which server to use.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -255,15 +255,6 @@ const KNOWN: [&str; 15] = [
     STATE_FLAG,
     "--version",
 ];
-
-/// The end of a message about an unknown argument; its value is not part of the name.
-pub(crate) fn did_you_mean(argument: &str, known: &[&'static str]) -> String {
-    let name = argument.split('=').next().unwrap_or_default();
-    match nearest(name, known.iter().copied()) {
-        Some(near) => format!("; did you mean `{near}`?"),
-        None => String::new(),
-    }
-}
 
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
 const PIN_FLAG: &str = "--pin";

@@ -7,7 +7,7 @@ use relay_proto::address::{Host, HostPort, InvalidAddress, ListenAddress};
 use relay_proto::key::{InvalidKey, PublicKey};
 
 use crate::default_socket::SocketSearch;
-use crate::options::did_you_mean;
+use crate::suggestion::did_you_mean;
 
 /// The two sides of a hub: towards the shims and towards the host.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -78,18 +78,21 @@ pub(super) fn sessions_table(
     attached: &[AttachedSandbox],
     rates: &CallRates,
 ) -> Table {
+    // The view has a column more, and shows the process of the selected link only.
+    let (pid, rate) = match rates {
+        CallRates::ByLink(_) => (Column::below("PID", "process"), Some(Column::whole("CALLS/S"))),
+        CallRates::Unknown => (Column::whole("PID"), None),
+    };
     let mut columns = vec![
         Column::below("SESSION", "session"),
         Column::below("LINK", "link"),
         Column::names("GRANT"),
         Column::names("SERVER"),
         Column::whole("STATE"),
-        Column::below("PID", "process"),
+        pid,
         Column::whole("CALLS"),
     ];
-    if matches!(rates, CallRates::ByLink(_)) {
-        columns.push(Column::whole("CALLS/S"));
-    }
+    columns.extend(rate);
     columns.extend([
         Column::whole("REFUSED"),
         Column::whole("EXPIRES"),
@@ -97,7 +100,13 @@ pub(super) fn sessions_table(
         Column::names("SANDBOX"),
     ]);
     let mut table = Table::new(columns);
-    sessions.iter().for_each(|session| add_session(&mut table, session, rates));
+    let mut sorted: Vec<&Description> = sessions.iter().collect();
+    // The links of a sandbox together, and sandboxes without a name last.
+    sorted.sort_by_key(|session| {
+        let Description { name, began, session, server, link, .. } = session;
+        (name.is_none(), name, began, session, server, link)
+    });
+    sorted.into_iter().for_each(|session| add_session(&mut table, session, rates));
     attached.iter().for_each(|sandbox| add_attached(&mut table, sandbox, rates));
     table
 }

@@ -50,8 +50,16 @@ pub(crate) struct Cell {
 /// The lines of a table before they are printed.
 pub(crate) struct TableLayout {
     pub(crate) titles: Line,
-    /// Each row, with what is below it.
-    pub(crate) groups: Vec<Vec<Line>>,
+    pub(crate) groups: Vec<Group>,
+}
+
+/// A row with what is below it.
+#[derive(Default)]
+pub(crate) struct Group {
+    pub(crate) row: Line,
+    /// The cells that have no place in the row.
+    pub(crate) below: Vec<Line>,
+    pub(crate) notes: Vec<Line>,
 }
 
 pub(crate) type Line = Vec<Span>;
@@ -148,7 +156,8 @@ impl Table {
         let rendered = |line: &Line| {
             line.iter().map(|Span { role, text }| colours.paint(*role, text).to_string()).collect()
         };
-        std::iter::once(&titles).chain(groups.iter().flatten()).map(rendered).collect()
+        let lines = groups.iter().flat_map(Group::lines);
+        std::iter::once(&titles).chain(lines).map(rendered).collect()
     }
 
     pub(crate) fn lay_out(&self, width: TableWidth) -> TableLayout {
@@ -165,22 +174,22 @@ impl Table {
         let widths = self.fitted_widths(&shown, width);
         let titles = shown.iter().map(|index| (self.columns[*index].title, Role::Heading));
         let titles = line(titles, &widths);
-        let mut groups: Vec<Vec<Line>> = Vec::new();
+        let mut groups: Vec<Group> = Vec::new();
         for row in &self.rows {
             match row {
                 Row::Cells(cells) => {
                     let texts = shown.iter().map(|index| (cells[*index].text.as_str(), cells[*index].role));
-                    let mut lines = vec![line(texts, &widths)];
-                    lines.extend(self.lines_below(cells, &below, width));
-                    groups.push(lines);
+                    groups.push(Group {
+                        row: line(texts, &widths),
+                        below: self.lines_below(cells, &below, width),
+                        notes: Vec::new(),
+                    });
                 }
                 Row::Note(Cell { text, role }) => {
                     let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
                     let lines = wrap::joined(INDENT, &INDENT.repeat(2), &words, " ", width);
-                    let lines = lines.iter().map(|line| indented(*role, line));
-                    match groups.last_mut() {
-                        Some(group) => group.extend(lines),
-                        None => groups.push(lines.collect()),
+                    if let Some(group) = groups.last_mut() {
+                        group.notes.extend(lines.iter().map(|line| indented(*role, line)));
                     }
                 }
             }
@@ -239,6 +248,12 @@ impl Table {
             widths[widest] -= 1;
         }
         widths
+    }
+}
+
+impl Group {
+    fn lines(&self) -> impl Iterator<Item = &Line> {
+        std::iter::once(&self.row).chain(&self.below).chain(&self.notes)
     }
 }
 

@@ -34,7 +34,10 @@ pub(crate) fn joined(
     let (mut lines, mut line) = (Vec::new(), prefix.to_owned());
     let mut is_empty = true;
     for part in parts {
-        if !is_empty && line.width() + separator.len() + part.width() > limit {
+        let needed = part.width() + if is_empty { 0 } else { separator.len() };
+        // A part that does not fit behind a long prefix has more room on the next line.
+        if line.width() + needed > limit && (!is_empty || line.width() > indent.width()) {
+            line.truncate(line.trim_end().len());
             lines.push(std::mem::replace(&mut line, indent.to_owned()));
             is_empty = true;
         }
@@ -61,6 +64,13 @@ mod tests {
             ["why: a text of several words that does", "     not fit on one line of 40 columns"]
         );
         assert_eq!(wrapped("why: ", text, TableWidth::Unlimited), [format!("why: {text}")]);
+    }
+
+    #[test]
+    fn what_does_not_fit_behind_a_long_prefix_is_on_the_next_line() {
+        let parts = ["thirty characters in this part".to_owned(), "end".to_owned()];
+        let lines = joined("a prefix of 22 columns  ", "  ", &parts, "  ", TableWidth::Columns(40));
+        assert_eq!(lines, ["a prefix of 22 columns", "  thirty characters in this part  end"]);
     }
 
     #[test]

@@ -129,8 +129,7 @@ fn a_view_that_does_not_go_on_delays_neither_calls_nor_a_kill() {
     let world = two_grants().start();
     let mut stopped = Terminal::of(watch_command(&world));
     stopped.wait_for("q quits");
-    // Larger than what a terminal stores for a reader.
-    let unread = Pty::open(Window::new(200, 400)).expect("a terminal can be made");
+    let unread = Pty::open(Window::new(100, 200)).expect("a terminal can be made");
     let mut shim = world.connected("tools");
     for number in 0..300 {
         shim.call_text("echo", json!({"text": number.to_string()}));
@@ -140,7 +139,12 @@ fn a_view_that_does_not_go_on_delays_neither_calls_nor_a_kill() {
     command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm");
     let mut waiting = Running::spawn(command, "sessions --watch on a terminal that is not read");
     let writes = format!("{SYS_write} 0x1 ");
+    let mut rows = 100;
     wait_until("it waits for its terminal", || {
+        // Each new size is drawn whole, until nothing more is stored for a reader.
+        rows ^= 1;
+        Window::new(rows, 200).apply(&unread.host).expect("it has a size");
+        waiting.signal(Signal::SIGWINCH);
         let call = std::fs::read_to_string(format!("/proc/{}/syscall", waiting.id())).unwrap_or_default();
         call.starts_with(&writes)
     });

@@ -166,7 +166,7 @@ fn colours_are_for_terminals_and_can_be_chosen() {
     };
     let is_coloured = |text: &str| text.contains("\u{1b}[");
     // An error, and clap's help.
-    for (arguments, text) in [(&["sessions"][..], "cannot connect"), (&["--help"], "Usage:")] {
+    for (arguments, text) in [(&["sessions"][..], "found no configuration"), (&["--help"], "Usage:")] {
         let with = |option: &'static str| [&[option], arguments].concat();
         let in_pipe = |option: &'static str| {
             let (stdout, stderr) = printed(&world.cofferdam(&with(option)));

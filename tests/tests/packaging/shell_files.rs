@@ -55,7 +55,8 @@ fn zsh_accepts_its_completions_and_completes_a_command() {
     let Some(zsh) = Tool::Zsh.path() else { return };
     let (directory, script) = completions("zsh", "_cofferdam");
     let mut check = command(&zsh);
-    let output = output_of(check.args(["-f", "-n"]).arg(&script).take(), "zsh -n");
+    check.args(["-f", "-n"]).arg(&script);
+    let output = output_of(check, "zsh -n");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
     let root = zsh.parent().and_then(Path::parent).expect("it is in bin");

@@ -36,6 +36,7 @@ impl Busy {
             .secret("github", &format!("exec = {:?}\nformat = \"expiring\"", ["sh", "-c", LEASE]))
             .server("github", Server::fixture().env("TOKEN", "{github.token}").allow(&["echo"]))
             .server("wiki", Server::fixture().allow(&["*"]))
+            .grant("ttl = \"9h\"")
             .start();
         let mut shims = Vec::new();
         for (number, (name, server)) in [
@@ -63,14 +64,16 @@ impl Busy {
             });
             shims.push(shim);
         }
+        // Each outcome is recorded before the next call, so that the order of the records is the same in each run.
         shims[0].call_text("echo", json!({"text": "hello"}));
+        wait_until("the first outcome is recorded", || world.outcomes().len() == 1);
         shims[0].call("write_file", json!({"path": "/etc/passwd"}));
         shims[1].call_text("echo", json!({"text": "hello"}));
+        wait_until("the second outcome is recorded", || world.outcomes().len() == 2);
         let expires = |session: &serde_json::Value| {
             session["expires-in-seconds"].as_u64().is_some_and(|left| left < 9 * 3600)
         };
         wait_until("a second has passed", || world.sessions().as_array().unwrap().iter().all(expires));
-        wait_until("the outcomes are recorded", || world.outcomes().len() >= 5);
         let pids =
             world.sessions().as_array().unwrap().iter().map(|session| session["pid"].to_string()).collect();
         Self { world, _shims: shims, pids }
@@ -107,12 +110,13 @@ fn folder() -> PathBuf {
 #[track_caller]
 fn compare_printed(name: &str, last_line: &str, pids: &[String], command: impl Fn(&str) -> Command) {
     for columns in [80, 200] {
-        for (colour, capture, suffix) in
-            [("auto", Capture::WithColours, "-colour"), ("never", Capture::WithColours, "")]
-        {
+        for (colour, suffix) in [("auto", "-colour"), ("never", "")] {
             let Some(tmux) = Tmux::run(TALL, columns, &command(colour)) else { return };
             tmux.wait_for(&[last_line]);
-            let shown = normalised(&tmux.screen(capture), pids);
+            let shown = normalised(&tmux.screen(Capture::WithColours), pids);
+            // What `doctor` finds after the configuration depends on the machine.
+            let shown: String =
+                shown.split_inclusive('\n').take_while(|line| !line.contains("  shim: ")).collect();
             compare(&format!("{name}-{columns}{suffix}.txt"), &shown);
         }
     }
@@ -137,8 +141,8 @@ fn audit_tail_reads_well_at_80_and_200_columns() {
 #[test]
 fn doctor_reads_well_at_80_and_200_columns() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let configuration = "state-dir = \"state\"\n[relay]\nunix = \"relay.sock\"\n[servers.github]\ncommand = [\"no-such-program\"]\n\
-                         tools = { allow = [\"ecko\"] }\n[grants.dev]\nservers = [\"github\", \"wiki\"]\n";
+    let configuration = "state-dir = \"state\"\n[relay]\nunix = \"relay.sock\"\n[servers.github]\ncomand = [\"github\"]\n\
+                         [grants.dev]\nservers = [\"github\", \"wiki\"]\n";
     std::fs::write(directory.path().join("cofferdam.toml"), configuration).expect("it is writable");
     let world = World::new().prepare();
     compare_printed("doctor", "error", &[], |colour| {
@@ -156,7 +160,7 @@ fn the_live_view_reads_well_at_80_and_200_columns() {
             let command = busy.command(&["sessions", "--watch", "--color", colour]);
             let Some(tmux) = Tmux::run(USUAL, columns, &command) else { return };
             // The second sample gives the rates.
-            tmux.wait_for(&["LAST DECISIONS", "tools/call write_file", "0.0 calls/s", " 0.0 "]);
+            tmux.wait_for(&["LAST DECISIONS", "tools/call write_file", "0.0 calls/s", "0.0      "]);
             let shown = normalised(&tmux.screen(Capture::WithColours), &busy.pids);
             compare(&format!("watch-{columns}{suffix}.txt"), &shown);
         }

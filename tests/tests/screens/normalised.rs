@@ -6,19 +6,32 @@ const PATTERNS: &[(&str, &str)] = &[
     ("9999-99-99T99:99:99", "2026-11-18T12:00:00"),
     ("9999-99-99 99:99:99", "2026-11-18 12:00:00"),
     ("99:99:99", "12:00:00"),
-    ("ffffffffffffffff", "0123456789abcdef"),
+    ("effffffffffffffff", "e0123456789abcdef"),
+    ("lffffffffffffffff", "l0123456789abcdef"),
+    ("sffffffffffffffff", "s0123456789abcdef"),
 ];
 
+const NEXT_UPDATE: &str = "next update in ";
+
 /// The screen with constant times, ids, process ids, durations and versions.
-pub fn normalised(screen: &str, pids: &[String]) -> String {
+pub(crate) fn normalised(screen: &str, pids: &[String]) -> String {
     let mut text = screen.replace(env!("CARGO_PKG_VERSION"), "0.0.0");
     for pid in pids {
         text = with_pid(&text, pid);
     }
     let mut found = String::with_capacity(text.len());
     let mut rest = text.as_str();
+    // After a colour's code, which ends with a letter.
+    let mut is_boundary = false;
     'outer: while let Some(character) = rest.chars().next() {
-        let follows_word = found.ends_with(|last: char| last.is_ascii_alphanumeric());
+        if let Some(length) = colour_length(rest) {
+            found.push_str(&rest[..length]);
+            rest = &rest[length..];
+            is_boundary = true;
+            continue;
+        }
+        let follows_word = !is_boundary && found.ends_with(|last: char| last.is_ascii_alphanumeric());
+        is_boundary = false;
         for (pattern, constant) in PATTERNS {
             if !follows_word && matches(rest, pattern) {
                 found.push_str(constant);
@@ -29,6 +42,13 @@ pub fn normalised(screen: &str, pids: &[String]) -> String {
         if !follows_word && let Some(length) = duration_length(rest) {
             found.push_str("1.0 ms");
             rest = &rest[length..];
+            continue;
+        }
+        if let Some(after) = rest.strip_prefix(NEXT_UPDATE) {
+            // When a credential is read again is chosen at random.
+            found.push_str(NEXT_UPDATE);
+            found.push_str("7d12h");
+            rest = after.trim_start_matches(|character: char| character.is_ascii_alphanumeric());
             continue;
         }
         found.push(character);
@@ -47,6 +67,12 @@ fn matches(text: &str, pattern: &str) -> bool {
             literal => *byte == literal,
         }
     })
+}
+
+/// The length of the code of a colour at the beginning of the text.
+fn colour_length(text: &str) -> Option<usize> {
+    text.strip_prefix("\u{1b}[")?;
+    text.find('m').map(|end| end + 1)
 }
 
 /// The length of `12.3 ms`, `999 µs` or `1.0 s` at the beginning of the text.

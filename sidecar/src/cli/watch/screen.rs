@@ -65,8 +65,12 @@ impl Painter {
         }
     }
 
+    fn mark(&self, mark: &str) -> Span<'static> {
+        self.span(if mark == MARK { Role::Hint } else { Role::Normal }, mark)
+    }
+
     fn line(&self, mark: &str, line: &table::Line) -> Line<'static> {
-        let mark = self.span(Role::Hint, mark);
+        let mark = self.mark(mark);
         let spans = line.iter().map(|span| self.span(span.role, span.text.clone()));
         Line::from_iter(std::iter::once(mark).chain(spans))
     }
@@ -98,34 +102,32 @@ impl Painter {
         let width = TableWidth::Columns(usize::from(area.width).saturating_sub(MARK.len()));
         let sample = &model.sample;
         let listed = sessions::sessions_table(&sample.sessions_at(now), &sample.attached, &model.rates);
-        let table::TableLayout { titles, mut groups } = listed.lay_out(width);
-        let mut is_title: Vec<usize> = vec![0; groups.len()];
-        if !sample.attachments.is_empty() {
-            let table::TableLayout { titles, groups: attachments } =
-                attachments::table(&sample.attachments).lay_out(width);
-            for (index, mut group) in attachments.into_iter().enumerate() {
-                if index == 0 {
-                    group.splice(0..0, [table::Line::new(), titles.clone()]);
-                }
-                is_title.push(if index == 0 { 2 } else { 0 });
-                groups.push(group);
-            }
-        }
-        if groups.is_empty() {
+        let table::TableLayout { titles, groups } = listed.lay_out(width);
+        let attached = attachments::table(&sample.attachments).lay_out(width);
+        if groups.is_empty() && attached.groups.is_empty() {
             return vec![self.line(NO_MARK, &vec![normal("no sessions")])];
         }
-        let mut lines = vec![self.line(NO_MARK, &titles)];
-        let rows = usize::from(area.height).saturating_sub(lines.len());
-        let mut all = Vec::new();
+        let (mut lines, mut all) = (Vec::new(), Vec::new());
         let (mut first_line, mut last_line) = (0, 0);
-        for (index, (group, titles)) in groups.iter().zip(is_title).enumerate() {
-            if index == model.selected {
-                (first_line, last_line) = (all.len(), all.len() + group.len());
+        if !groups.is_empty() {
+            lines.push(self.line(NO_MARK, &titles));
+        }
+        let rows = usize::from(area.height).saturating_sub(lines.len());
+        let first_attachment = groups.len();
+        for (index, group) in groups.iter().chain(&attached.groups).enumerate() {
+            if index == first_attachment {
+                let gap = if index > 0 { vec![Line::default()] } else { Vec::new() };
+                all.extend(gap.into_iter().chain([self.line(NO_MARK, &attached.titles)]));
             }
-            let is_marked = index == model.selected && model.pane == Pane::Sessions;
-            for (number, line) in group.iter().enumerate() {
-                let mark = if is_marked && number == titles { MARK } else { NO_MARK };
-                all.push(self.line(mark, line));
+            let is_selected = index == model.selected;
+            let is_marked = is_selected && model.pane == Pane::Sessions;
+            let start = all.len();
+            all.push(self.line(if is_marked { MARK } else { NO_MARK }, &group.row));
+            // The ids of the others would fill the screen.
+            let below = group.below.iter().filter(|_| is_selected);
+            all.extend(below.chain(&group.notes).map(|line| self.line(NO_MARK, line)));
+            if is_selected {
+                (first_line, last_line) = (start, all.len());
             }
         }
         // The list is moved only as far as the selected row needs, whose beginning matters most.
@@ -178,7 +180,7 @@ impl Painter {
         let before = mark.len() + time.width() + 2 + what.width().max(DECISION_WIDTH) + 2;
         let rest = shortened(&rest, usize::from(width).saturating_sub(before));
         Line::from(vec![
-            self.span(Role::Hint, mark.to_owned()),
+            self.mark(mark),
             self.span(Role::Faint, format!("{time}  ")),
             self.span(audit_lines::role(*tone), format!("{what:<DECISION_WIDTH$}  ")),
             self.span(Role::Normal, rest),
@@ -251,6 +253,7 @@ mod tests {
         let mut model = model(20);
         let lines = drawn(&model, 80, 24);
         assert!(lines[3].starts_with("> dev") && lines[4].contains("session 0000000000000000"), "{lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("session 0000000000000001")), "{lines:?}");
         assert!(lines.iter().any(|line| line.ends_with("more lines below")), "{lines:?}");
         model.selected = 19;
         let lines = drawn(&model, 80, 24);
