@@ -15,6 +15,13 @@ use super::*;
 /// What a terminal gets when its usual screen comes back.
 const LEAVE_SCREEN: &str = "\u{1b}[?1049l";
 
+/// What ends the view.
+#[derive(Clone, Copy, Debug)]
+enum TerminalEnd {
+    Key(&'static str),
+    Signal(Signal),
+}
+
 fn watch_command(world: &World) -> Command {
     let mut command = world.cofferdam_command();
     command.arg("-c").arg(&world.layout().config).args(["sessions", "--watch"]);
@@ -102,13 +109,13 @@ fn decisions_that_cannot_be_read_are_missing_with_the_reason() {
 #[test]
 fn the_terminal_is_given_back_at_every_end() {
     let world = two_grants().start();
-    let ends: [(&str, fn(&mut Terminal)); 4] = [
-        ("q", |terminal| terminal.type_in("q")),
-        ("ctrl-C", |terminal| terminal.type_in("\u{3}")),
-        ("SIGINT", |terminal| terminal.signal(Signal::SIGINT)),
-        ("SIGTERM", |terminal| terminal.signal(Signal::SIGTERM)),
+    let ends = [
+        TerminalEnd::Key("q"),
+        TerminalEnd::Key("\u{3}"),
+        TerminalEnd::Signal(Signal::SIGINT),
+        TerminalEnd::Signal(Signal::SIGTERM),
     ];
-    for (what, end) in ends {
+    for end in ends {
         // The mode is compared with that of a terminal on which nothing ran.
         let mut sleep = cofferdam_tests::process::command("sleep");
         sleep.arg("0");
@@ -116,10 +123,13 @@ fn the_terminal_is_given_back_at_every_end() {
         let mut terminal = Terminal::of(watch_command(&world));
         terminal.wait_for("q quits");
         assert_ne!(terminal.mode(), usual, "keys are read one by one");
-        end(&mut terminal);
-        assert_eq!(terminal.exit_code(), Some(0), "{what}");
+        match end {
+            TerminalEnd::Key(key) => terminal.type_in(key),
+            TerminalEnd::Signal(signal) => terminal.signal(signal),
+        }
+        assert_eq!(terminal.exit_code(), Some(0), "{end:?}");
         terminal.wait_for(LEAVE_SCREEN);
-        assert_eq!(terminal.mode(), usual, "{what}");
+        assert_eq!(terminal.mode(), usual, "{end:?}");
     }
 }
 

@@ -325,7 +325,7 @@ pub(super) struct SessionsArguments {
     /// Print JSON; with --watch, one line for each change
     #[arg(long)]
     pub(super) json: bool,
-    /// Follow the sessions until interrupted: a table on a terminal, one line for each change in a pipe
+    /// Follow the sessions until interrupted: a live view on a terminal, one line for each change in a pipe
     #[arg(long)]
     pub(super) watch: bool,
 }
