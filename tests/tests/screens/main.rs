@@ -39,13 +39,10 @@ impl Busy {
             .grant("ttl = \"9h\"")
             .start();
         let mut shims = Vec::new();
-        for (number, (name, server)) in [
-            ("build-agent", "github"),
-            ("build-agent", "wiki"),
-            ("review-agent-of-the-platform-team", "wiki"),
-        ]
-        .into_iter()
-        .enumerate()
+        for (number, (name, server)) in
+            [("build-agent", "github"), ("build-agent", "wiki"), ("review-agent-team-9", "wiki")]
+                .into_iter()
+                .enumerate()
         {
             let directory = world.layout().root().join(name);
             let link = match directory.exists() {

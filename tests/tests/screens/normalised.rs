@@ -15,10 +15,7 @@ const NEXT_UPDATE: &str = "next update in ";
 
 /// The screen with constant times, ids, process ids, durations and versions.
 pub(crate) fn normalised(screen: &str, pids: &[String]) -> String {
-    let mut text = screen.replace(env!("CARGO_PKG_VERSION"), "0.0.0");
-    for pid in pids {
-        text = with_pid(&text, pid);
-    }
+    let text = with_pids(&screen.replace(env!("CARGO_PKG_VERSION"), "0.0.0"), pids);
     let mut found = String::with_capacity(text.len());
     let mut rest = text.as_str();
     // After a colour's code, which ends with a letter.
@@ -84,21 +81,18 @@ fn duration_length(text: &str) -> Option<usize> {
     is_whole.then_some(number + unit.len())
 }
 
-/// A process id has as many digits as it has: its column becomes as wide as for five of them.
-fn with_pid(text: &str, pid: &str) -> String {
-    let wide = |word: &str, width: usize| format!("{word:<width$}");
-    let from = |word: &str| wide(word, pid.len().max(3));
-    text.lines()
-        .map(|line| {
-            let mut line = line.to_owned();
-            for word in [pid, "PID"] {
-                let before = format!("  {}", from(word));
-                if let Some(place) = line.find(&before) {
-                    let constant = if word == pid { "12345" } else { word };
-                    line.replace_range(place..place + before.len(), &format!("  {}", wide(constant, 5)));
-                }
-            }
-            line.replace(&format!("process {pid}"), "process 12345") + "\n"
-        })
-        .collect()
+/// The column of process ids is as wide as the longest: it becomes as wide as for five digits.
+fn with_pids(text: &str, pids: &[String]) -> String {
+    let shown = pids.iter().map(String::len).max().unwrap_or_default().max("PID".len());
+    let mut text = text.to_owned();
+    for pid in pids {
+        text = text.replace(&format!("  {pid:<shown$}"), "  12345");
+        text = text.replace(&format!("process {pid}"), "process 12345");
+    }
+    // A title has the codes that end its style before the spaces.
+    for end in ["", "\u{1b}[0m\u{1b}[39m\u{1b}[49m"] {
+        let spaces = " ".repeat(shown - "PID".len());
+        text = text.replace(&format!("PID{end}{spaces}  "), &format!("PID{end}    "));
+    }
+    text
 }
