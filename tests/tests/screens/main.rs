@@ -47,9 +47,17 @@ impl Busy {
             let directory = world.layout().root().join(name);
             let link = match directory.exists() {
                 true => format!("unix:{}", directory.join("relay.sock").display()),
-                false => {
-                    enroll(&world, &["--name", name, "--ttl", "9h", "--socket", directory.to_str().unwrap()])
-                }
+                false => enroll(
+                    &world,
+                    &[
+                        "--name",
+                        name,
+                        "--ttl",
+                        "9h",
+                        "--socket",
+                        directory.to_str().expect("temporary paths are UTF-8"),
+                    ],
+                ),
             };
             let mut shim = world.bare_shim_command();
             shim.args(["--relay", &link, "--server", server]);
@@ -70,9 +78,16 @@ impl Busy {
         let expires = |session: &serde_json::Value| {
             session["expires-in-seconds"].as_u64().is_some_and(|left| left < 9 * 3600)
         };
-        wait_until("a second has passed", || world.sessions().as_array().unwrap().iter().all(expires));
-        let pids =
-            world.sessions().as_array().unwrap().iter().map(|session| session["pid"].to_string()).collect();
+        wait_until("a second has passed", || {
+            world.sessions().as_array().expect("it is a list").iter().all(expires)
+        });
+        let pids = world
+            .sessions()
+            .as_array()
+            .expect("it is a list")
+            .iter()
+            .map(|session| session["pid"].to_string())
+            .collect();
         Self { world, _shims: shims, pids }
     }
 
