@@ -18,6 +18,7 @@
 //! | [`limits`] | every bound, with its reason |
 //! | [`mcp`] | the table of MCP methods: how shim and sidecar treat each of them |
 //! | [`name`] | validated names of servers, grants and secrets |
+//! | [`nearest`] | the likely intention of a mistyped name |
 //! | [`notice`] | notifications that originate in the shim or the sidecar |
 //! | [`oversize`] | the id of a message that is too long to store |
 //! | [`replay`] | the handshake and settings that a replacement server process must be sent again |
@@ -39,6 +40,7 @@ pub mod key;
 pub mod limits;
 pub mod mcp;
 pub mod name;
+pub mod nearest;
 pub mod notice;
 pub mod oversize;
 pub mod replay;

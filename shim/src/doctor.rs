@@ -16,6 +16,7 @@ use crate::options::{Options, OutputFormat, RelayOrigin};
 #[cfg(feature = "tls")]
 use crate::state::{EnrolmentState, FoundEnrolment};
 use crate::status::{self, Outcome, Report};
+use crate::wrap::{push_wrapped, terminal_width};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -90,7 +91,7 @@ pub(crate) async fn report(options: Options, origin: RelayOrigin, format: Output
         OutputFormat::Json => {
             serde_json::to_string(&findings).expect("strings and numbers always serialise") + "\n"
         }
-        OutputFormat::Text => findings.as_text(),
+        OutputFormat::Text => findings.as_text(terminal_width()),
     };
     Report { text, outcome }
 }
@@ -351,24 +352,29 @@ impl Findings {
         self.findings.push(Finding { severity, code, about, what, why, next });
     }
 
-    fn as_text(&self) -> String {
+    /// For a terminal of this many columns, or with each text on one line.
+    fn as_text(&self, width: Option<usize>) -> String {
         let mut text = String::new();
         for Finding { severity, code, about, what, why, next } in &self.findings {
-            // Writing to a String cannot fail.
-            let _ = match severity {
-                Severity::Ok => writeln!(text, "ok       {about}: {what}"),
-                Severity::Warning => writeln!(text, "WARNING  {about}: {what} [{code}]"),
-                Severity::Error => writeln!(text, "ERROR    {about}: {what} [{code}]"),
-            };
+            match severity {
+                Severity::Ok => push_wrapped(&mut text, "ok       ", &format!("{about}: {what}"), width),
+                Severity::Warning => {
+                    push_wrapped(&mut text, "WARNING  ", &format!("{about}: {what} [{code}]"), width);
+                }
+                Severity::Error => {
+                    push_wrapped(&mut text, "ERROR    ", &format!("{about}: {what} [{code}]"), width);
+                }
+            }
             if !why.is_empty() {
-                let _ = writeln!(text, "         why:  {why}");
+                push_wrapped(&mut text, "         why:  ", why, width);
             }
             if let Some(next) = next {
-                let _ = writeln!(text, "         next: {next}");
+                push_wrapped(&mut text, "         next: ", next, width);
             }
         }
         let plural = |number: usize| if number == 1 { "" } else { "s" };
         let (errors, warnings) = (self.errors, self.warnings);
+        // Writing to a String cannot fail.
         let _ = match (errors, warnings) {
             (0, 0) => writeln!(text, "nothing is wrong"),
             (0, _) => writeln!(text, "nothing is broken; {warnings} warning{}", plural(warnings)),

@@ -1,6 +1,19 @@
 //! The texts of `--help`. The help of the hub is in `hub::options`.
 //!
-//! What must stay true: each text ends with a line `Example: …` that the program accepts.
+//! What must stay true: each text ends with a line `Example: …` that the program accepts; its first paragraph begins with a
+//! sentence that says what the command does; lines that must keep their form begin with spaces or `Usage:`.
+
+/// Each command with its help; the first is the program itself. Manual pages are made of them.
+pub const COMMANDS: &[(&str, &str)] = &[
+    ("", RELAY),
+    ("call", CALL),
+    ("doctor", DOCTOR),
+    #[cfg(feature = "hub")]
+    ("hub", crate::hub::options::HELP),
+    ("servers", SERVERS),
+    ("status", STATUS),
+    ("tools", TOOLS),
+];
 
 pub(crate) const RELAY: &str = "\
 Serves MCP on stdin and stdout to a harness in a sandbox, and forwards the messages to the sidecar on the host.
@@ -119,9 +132,8 @@ mod tests {
     #[test]
     fn the_help_of_every_command_ends_with_an_example_that_is_accepted() {
         let run = |arguments: &[OsString]| options::parse(arguments.iter().cloned(), |_| None);
-        let commands: [&[&str]; 7] =
-            [&[], &["servers"], &["tools"], &["call"], &["status"], &["doctor"], &["hub"]];
-        for command in commands {
+        for (name, _) in super::COMMANDS {
+            let command: &[&str] = if name.is_empty() { &[] } else { &[name] };
             let arguments: Vec<OsString> = command.iter().chain(&["--help"]).map(OsString::from).collect();
             let Ok(Command::Show(help)) = run(&arguments) else { panic!("{command:?} has no help") };
             let last = help.lines().last().unwrap();

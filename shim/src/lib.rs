@@ -6,7 +6,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`options`], [`network`], `help` | command line and environment, and the texts of `--help` |
+//! | [`options`], [`network`], [`help`] | command line and environment, and the texts of `--help` |
+//! | `suggestion` | what a mistyped option was probably meant to be |
 //! | [`timing`] | every timeout and pause |
 //! | `relay_loop` | the event loop: waits, calls `relay_state`, writes its output |
 //! | `relay_state` | the state of the relay: handles lines, frames and deadlines, without I/O |
@@ -22,7 +23,7 @@
 //! | `inbound_listener`, `listen` | a port that the host dials, and a link through it |
 //! | `fork_detector` | whether the sandbox was copied while the shim runs |
 //! | `state` | the sandbox's key and where it comes from (`state_without_tls`: none) |
-//! | `doctor` | `cofferdam-shim doctor`: what is in the way of the link |
+//! | `doctor`, `wrap` | `cofferdam-shim doctor`: what is in the way of the link; text in the width of a terminal |
 //! | `status`, `failure` | `cofferdam-shim status`; why a command failed, and its exit code |
 //! | `stderr_log` | messages on stderr: each problem once, and the progress of a call |
 //! | `socket`, `stdio`, `pipe`, `queue` | non-blocking I/O, without changing flags that the harness shares |
@@ -41,7 +42,7 @@ mod enrolled_link;
 mod enrolled_link;
 mod failure;
 mod fork_detector;
-mod help;
+pub mod help;
 #[cfg(feature = "hub")]
 pub mod hub;
 #[cfg(feature = "tls")]
@@ -71,7 +72,9 @@ mod status;
 mod stderr_log;
 mod stdio;
 mod stream;
+mod suggestion;
 pub mod timing;
+mod wrap;
 
 /// Entry points of the fuzz targets.
 #[cfg(fuzzing)]

@@ -16,6 +16,7 @@ use crate::hub::{
     options::{HubOptions, HubUsageError, Parsed},
 };
 use crate::network::{Expose, Network, NetworkUsageError, RawNetworkOptions};
+use crate::suggestion::did_you_mean;
 
 /// Where to connect and which server to use.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -104,7 +105,7 @@ pub enum UsageError {
     InvalidServer { source: InvalidName },
     #[error("{flag} is given twice")]
     RepeatedFlag { flag: &'static str },
-    #[error("unknown option or command `{0}`")]
+    #[error("unknown option or command `{0}`{near}", near = did_you_mean(.0, &KNOWN))]
     UnknownArgument(String),
     #[error("{flag} needs a value")]
     MissingValue { flag: &'static str },
@@ -235,6 +236,25 @@ fn version() -> String {
 
 /// Name and version, as Hello sends them.
 pub(crate) const SOFTWARE: &str = concat!("cofferdam-shim ", env!("CARGO_PKG_VERSION"));
+
+/// What may be given, for suggestions.
+const KNOWN: [&str; 15] = [
+    "call",
+    "doctor",
+    "hub",
+    "servers",
+    "status",
+    "tools",
+    "--expose",
+    "--help",
+    "--json",
+    PIN_FLAG,
+    PROXY_FLAG,
+    RELAY_FLAG,
+    SERVER_FLAG,
+    STATE_FLAG,
+    "--version",
+];
 
 const DEFAULT_ENROLMENT: &str = "/run/cofferdam/enroll";
 const PIN_FLAG: &str = "--pin";
@@ -381,7 +401,12 @@ mod tests {
     fn wrong_options_are_refused_with_a_reason() {
         let error = |arguments: &[&str]| parsed(arguments, Some("tls://h")).unwrap_err().to_string();
         assert_eq!(error(&["--bogus"]), "unknown option or command `--bogus`");
-        assert_eq!(error(&["bub"]), "unknown option or command `bub`");
+        assert_eq!(error(&["bub"]), "unknown option or command `bub`; did you mean `hub`?");
+        assert_eq!(error(&["serverz"]), "unknown option or command `serverz`; did you mean `servers`?");
+        assert_eq!(
+            error(&["--sevrer=github"]),
+            "unknown option or command `--sevrer=github`; did you mean `--server`?"
+        );
         assert_eq!(error(&["--server"]), "--server needs a value");
         assert_eq!(error(&["--relay=fd:3", "--relay=fd:4"]), "--relay is given twice");
         assert!(error(&[]).starts_with("invalid COFFERDAM_RELAY: `h` is not HOST:PORT"));

@@ -44,6 +44,7 @@
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`shared_session`] | an enrolled sandbox whose links share one session, one of them to a server without a credential |
 //! | [`terminal`] | a terminal with a command on it |
+//! | [`tmux`] | a terminal of tmux, whose screen can be captured |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
 //! | [`vault_fault_proxy`] | a proxy in front of OpenBao that counts, delays, cuts and rewrites |
 //! | [`vault_logins`] | what an OpenBao needs for each way to log in |
@@ -88,6 +89,7 @@ pub mod sandboxes;
 pub mod server;
 pub mod shared_session;
 pub mod terminal;
+pub mod tmux;
 pub mod tools;
 pub mod vault;
 pub mod vault_fault_proxy;

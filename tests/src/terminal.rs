@@ -83,6 +83,10 @@ impl Terminal {
         self.run.signal(signal);
     }
 
+    pub fn id(&self) -> u32 {
+        self.run.id()
+    }
+
     pub fn has_exited(&mut self) -> bool {
         !self.run.is_running()
     }

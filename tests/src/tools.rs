@@ -24,6 +24,7 @@ pub enum Tool {
     /// An MCP server, as are [`Self::FilesystemServer`] and [`Self::TimeServer`].
     EverythingServer,
     FilesystemServer,
+    Fish,
     GeminiCli,
     Haproxy,
     Ip,
@@ -64,9 +65,11 @@ pub enum Tool {
     SystemdNspawn,
     SystemdSocketActivate,
     TimeServer,
+    Tmux,
     Unshare,
     Uv,
     VsockDevice,
+    Zsh,
 }
 
 impl Tool {
@@ -109,6 +112,7 @@ impl Tool {
             Self::FilesystemServer => {
                 installed("npm/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js")
             }
+            Self::Fish => installed("terminal/usr/bin/fish"),
             Self::GeminiCli => installed("npm/node_modules/@google/gemini-cli/bundle/gemini.js"),
             Self::Haproxy => installed("proxies/usr/sbin/haproxy"),
             Self::Ip => on_path("ip"),
@@ -148,9 +152,11 @@ impl Tool {
             Self::SystemdNspawn => on_path("systemd-nspawn"),
             Self::SystemdSocketActivate => on_path("systemd-socket-activate"),
             Self::TimeServer => installed("python/bin/mcp-server-time"),
+            Self::Tmux => installed("terminal/usr/bin/tmux"),
             Self::Unshare => on_path("unshare"),
             Self::Uv => installed("python-dist/bin/uv"),
             Self::VsockDevice => installed("vsock/bin/vhost-device-vsock"),
+            Self::Zsh => installed("terminal/bin/zsh"),
         }
     }
 }

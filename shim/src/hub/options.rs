@@ -7,6 +7,7 @@ use relay_proto::address::{Host, HostPort, InvalidAddress, ListenAddress};
 use relay_proto::key::{InvalidKey, PublicKey};
 
 use crate::default_socket::SocketSearch;
+use crate::suggestion::did_you_mean;
 
 /// The two sides of a hub: towards the shims and towards the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -69,7 +70,7 @@ pub enum HubUsageError {
     TextWithListen,
     #[error("hub: {flag} is given twice")]
     RepeatedFlag { flag: &'static str },
-    #[error("hub: unknown argument `{0}`")]
+    #[error("hub: unknown argument `{0}`{near}", near = did_you_mean(.0, &KNOWN))]
     UnknownArgument(String),
     #[error("hub: {flag} needs a value")]
     MissingValue { flag: &'static str },
@@ -132,6 +133,9 @@ pub(crate) fn parse(
     let pin = text(pin, origin)?.parse().map_err(|source| HubUsageError::InvalidPin { origin, source })?;
     Ok(Parsed::Run(HubOptions { pin, local, pipe }))
 }
+
+/// What may be given, for suggestions.
+const KNOWN: [&str; 7] = ["--expose", "--help", LISTEN, LOOPBACK, PIN, SOCKET, TEXT];
 
 /// What the command line requests.
 #[derive(Debug, Eq, PartialEq)]
@@ -257,6 +261,10 @@ mod tests {
         assert_eq!(error(&["--text", "--listen=127.0.0.1:7"]), HubUsageError::TextWithListen);
         assert_eq!(error(&["--pin"]), HubUsageError::MissingValue { flag: "--pin" });
         assert_eq!(error(&["--pin=1", "--pin=2"]), HubUsageError::RepeatedFlag { flag: "--pin" });
+        assert_eq!(
+            error(&["--sokcet=/x"]).to_string(),
+            "hub: unknown argument `--sokcet=/x`; did you mean `--socket`?"
+        );
         assert_eq!(error(&["--relay=x"]), HubUsageError::UnknownArgument("--relay=x".into()));
     }
 }

@@ -1,18 +1,75 @@
-//! One record as one line of text for a terminal.
+//! One record as text for a terminal.
+//!
+//! What must stay true: text of a record is safe on a terminal: control and invisible characters are escaped.
 
 use std::fmt::Write as _;
 
 use cofferdam_base::text::is_invisible;
 use serde::Deserialize;
 
-/// Formats the main fields of a record. A line that is no record, such as a torn one, is shortened and marked.
+/// The main fields of a record, each as text.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HumanRecord {
+    /// `decision`, `outcome`, `event` or `admin`.
+    pub kind: String,
+    /// RFC 3339, in UTC.
+    pub time: String,
+    /// A verdict, a result, an event or an action.
+    pub what: String,
+    pub tone: Tone,
+    pub details: Vec<String>,
+    /// Session, link and number of the message, in the form that `audit show` accepts.
+    pub ids: Option<String>,
+}
+
+/// How a record deserves an operator's attention.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Tone {
+    /// A call was denied or refused, or failed; an alert.
+    Bad,
+    /// A call was allowed, or succeeded.
+    Good,
+    /// What happens without a call: sessions, links, the sidecar, the admin API.
+    Neutral,
+    /// It is not known what happened, or a person was asked.
+    Warning,
+}
+
+/// Formats the main fields of a record on one line. A line that is no record, such as a torn one, is shortened and marked.
 ///
 /// Safe on a terminal: control and invisible characters are escaped.
 pub fn human(line: &str) -> String {
-    let text = match serde_json::from_str::<Record>(line) {
-        Ok(record) => record.line(),
-        Err(_) => format!("(not a whole record) {}", &line[..line.floor_char_boundary(TORN_BYTES)]),
-    };
+    match HumanRecord::of(line) {
+        Ok(HumanRecord { time, what, details, ids, .. }) => {
+            let mut parts = vec![format!("{time}  {what:<15}")];
+            parts.extend(details);
+            parts.extend(ids);
+            parts.join("  ")
+        }
+        Err(not_a_record) => not_a_record,
+    }
+}
+
+impl HumanRecord {
+    /// # Errors
+    /// For a line that is no record: the text to show instead.
+    pub fn of(line: &str) -> Result<Self, String> {
+        let Ok(record) = serde_json::from_str::<Record>(line) else {
+            let shown = &line[..line.floor_char_boundary(TORN_BYTES)];
+            return Err(visible(&format!("(not a whole record) {shown}")));
+        };
+        Ok(Self {
+            kind: visible(&record.kind),
+            time: visible(&record.time),
+            what: visible(record.what()),
+            tone: record.tone(),
+            details: record.details().iter().map(|part| visible(part)).collect(),
+            ids: record.ids().map(|ids| visible(&ids)),
+        })
+    }
+}
+
+fn visible(text: &str) -> String {
     let mut visible = String::with_capacity(text.len());
     for character in text.chars() {
         match is_invisible(character) {
@@ -66,11 +123,22 @@ struct AdminFields {
 }
 
 impl Record {
-    fn line(&self) -> String {
+    fn what(&self) -> &str {
         let what = [&self.verdict, &self.result, &self.event, &self.admin.action];
-        let what = what.into_iter().find_map(Option::as_ref).unwrap_or(&self.kind);
-        let mut parts = vec![format!("{}  {what:<15}", self.time)];
-        parts.extend(self.admin.parts());
+        what.into_iter().find_map(Option::as_ref).unwrap_or(&self.kind)
+    }
+
+    fn tone(&self) -> Tone {
+        match self.what() {
+            "alert" | "budget_exhausted" | "deny" | "error" | "refused" => Tone::Bad,
+            "allow" | "result" => Tone::Good,
+            "ask" | "cancelled" | "outcome_unknown" | "torn" => Tone::Warning,
+            _ => Tone::Neutral,
+        }
+    }
+
+    fn details(&self) -> Vec<String> {
+        let mut parts = self.admin.parts();
         parts.extend(self.server.clone());
         parts.extend(match (&self.method, &self.tool) {
             (Some(method), Some(tool)) => Some(format!("{method} {tool}")),
@@ -85,8 +153,7 @@ impl Record {
         parts.extend(self.redactions.filter(|count| *count > 0).map(|count| format!("{count} redacted")));
         parts.extend(self.torn_bytes.map(|bytes| format!("a line of {bytes} B was not finished")));
         parts.extend(self.detail.clone());
-        parts.extend(self.ids());
-        parts.join("  ")
+        parts
     }
 
     /// In the form that `audit show` accepts.
@@ -158,6 +225,26 @@ mod tests {
             ),
             "T  enroll           done  by token:t1 (ci)  sandbox box1  enrolment e1  grant dev"
         );
+    }
+
+    #[test]
+    fn what_was_refused_or_failed_has_another_tone_than_what_was_allowed() {
+        let tone = |field: &str, what: &str| {
+            let line = format!(r#"{{"time":"T","kind":"k","{field}":"{what}"}}"#);
+            HumanRecord::of(&line).map(|record| record.tone)
+        };
+        for (field, what, expected) in [
+            ("verdict", "allow", Tone::Good),
+            ("verdict", "deny", Tone::Bad),
+            ("verdict", "ask", Tone::Warning),
+            ("result", "refused", Tone::Bad),
+            ("result", "outcome_unknown", Tone::Warning),
+            ("event", "session_start", Tone::Neutral),
+            ("event", "alert", Tone::Bad),
+            ("action", "kill", Tone::Neutral),
+        ] {
+            assert_eq!(tone(field, what), Ok(expected), "{what}");
+        }
     }
 
     #[test]

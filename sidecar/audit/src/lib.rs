@@ -74,7 +74,7 @@ pub use self::batch::Batch;
 pub use self::budget::{Budget, BudgetLimits};
 pub use self::chain::{Hash, InvalidHash};
 pub use self::error::{AuditError, BudgetLimit};
-pub use self::human::human;
+pub use self::human::{HumanRecord, Tone, human};
 pub use self::key::key_bytes;
 pub use self::lookup::{RETRY, RecordedAttempts};
 pub use self::prune::{Keep, PruneError, Pruned, prune};

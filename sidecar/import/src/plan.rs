@@ -67,6 +67,8 @@ pub struct Plan {
     /// One for each server that was found, in their order.
     pub servers: Vec<PlannedServer>,
     pub grant: String,
+    /// The names of the grants that the configuration had.
+    pub grants_before: Vec<String>,
     /// Whether the grant has to get policies in Vault.
     pub needs_vault_policies: bool,
 }
@@ -139,6 +141,7 @@ pub fn plan(input: &PlanInput<'_>, servers: &[(&Path, &FoundServer)]) -> Result<
         .iter()
         .map(|(file, server)| planner.add_server(file, server))
         .collect::<Result<Vec<_>, _>>()?;
+    let grants_before = planner.table("grants")?.iter().map(|(name, _)| name.to_owned()).collect();
     let (grant, needs_vault_policies) = planner.grant(&planned)?;
     let is_unchanged = planner.secrets.is_empty() && planner.document.to_string() == text;
     let configuration = match (is_unchanged, input.configuration) {
@@ -146,7 +149,14 @@ pub fn plan(input: &PlanInput<'_>, servers: &[(&Path, &FoundServer)]) -> Result<
         (_, Some(_)) => format!("{mark}{}", with_line_ends_of(text, planner.document.to_string())),
         (_, None) => format!("{NEW_CONFIGURATION}{}", planner.document),
     };
-    Ok(Plan { configuration, secrets: planner.secrets, servers: planned, grant, needs_vault_policies })
+    Ok(Plan {
+        configuration,
+        secrets: planner.secrets,
+        servers: planned,
+        grant,
+        grants_before,
+        needs_vault_policies,
+    })
 }
 
 struct Planner<'a> {

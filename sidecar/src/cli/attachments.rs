@@ -9,8 +9,9 @@ use super::sessions::print_killed;
 use crate::daemon::admin::{AdminRequest, AdminResponse};
 use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::terminal;
+use crate::terminal::colour::{Colours, Role};
 use crate::terminal::failure::Failure;
-use crate::terminal::table::{Column, Table, TableWidth};
+use crate::terminal::table::{Cell, Column, EMPTY, Table, TableWidth};
 
 pub(super) fn end(file: Option<&Path>, name: String) -> Result<ExitCode, Failure> {
     print_killed(request(file, &AdminRequest::EndAttachment { name })?)
@@ -25,19 +26,20 @@ pub(super) fn list(file: Option<&Path>, arguments: &ListArguments) -> Result<Exi
     } else if attachments.is_empty() {
         eprintln!("no attachments");
     } else {
-        table_lines(&attachments, TableWidth::of_stdout()).iter().for_each(|line| terminal::print_line(line));
+        let lines = table(&attachments).lines(TableWidth::of_stdout(), Colours::of_stdout());
+        lines.iter().for_each(|line| terminal::print_line(line));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn table_lines(attachments: &[AttachmentStatus], width: TableWidth) -> Vec<String> {
+pub(super) fn table(attachments: &[AttachmentStatus]) -> Table {
     let mut table = Table::new([
         Column::names("ATTACHMENT"),
         Column::names("PLATFORM"),
-        Column::whole("SANDBOX"),
+        Column::below("SANDBOX", "sandbox"),
         Column::names("GRANT"),
         Column::whole("STATE"),
-        Column::whole("ENROLMENT"),
+        Column::below("ENROLMENT", "enrolment"),
         Column::whole("KEPT"),
     ]);
     for status in attachments {
@@ -52,12 +54,12 @@ pub(super) fn table_lines(attachments: &[AttachmentStatus], width: TableWidth) -
             status.sandbox.clone(),
             status.grant.clone(),
             status.state.name().to_owned(),
-            status.enrolment.clone().unwrap_or_else(|| "-".to_owned()),
+            status.enrolment.clone().unwrap_or_else(|| EMPTY.to_owned()),
             kept.to_owned(),
         ]);
         if let Some(why) = status.state.reason() {
-            table.note(why);
+            table.note(Cell::new(Role::Warning, why));
         }
     }
-    table.lines(width)
+    table
 }

@@ -8,6 +8,7 @@ use cofferdam_audit as audit;
 use cofferdam_audit::{Keep, PruneError, Selector, VerifyError};
 
 use super::arguments::{AuditCommand, PruneArguments, ShowArguments, TailArguments, VerifyArguments};
+use super::audit_lines::Layout;
 use super::commands::load;
 use crate::terminal;
 use crate::terminal::failure::{Failure, Sysexit};
@@ -48,10 +49,11 @@ fn prune(directory: &Path, arguments: &PruneArguments) -> Result<ExitCode, Failu
 
 fn show(directory: &Path, arguments: &ShowArguments) -> Result<ExitCode, Failure> {
     let selector: Selector = arguments.id.parse().map_err(|error| Failure::new(Sysexit::Usage, error))?;
+    let format = RecordFormat::of_stdout(arguments.json);
     let mut found = false;
     audit::show(directory, &selector, |record| {
         found = true;
-        print_record(record, arguments.json);
+        print_record(record, format);
         Ok(())
     })
     .map_err(|error| Failure::new(Sysexit::NoInput, error))?;
@@ -66,10 +68,11 @@ fn show(directory: &Path, arguments: &ShowArguments) -> Result<ExitCode, Failure
 
 fn tail(directory: &Path, arguments: &TailArguments) -> Result<ExitCode, Failure> {
     let unreadable = |error| Failure::new(Sysexit::NoInput, error);
+    let format = RecordFormat::of_stdout(arguments.json);
     let mut follower = audit::Follower::from_last(directory, arguments.lines).map_err(unreadable)?;
     loop {
         for record in follower.poll().map_err(unreadable)? {
-            print_record(&record, arguments.json);
+            print_record(&record, format);
         }
         if !arguments.follow {
             return Ok(ExitCode::SUCCESS);
@@ -125,9 +128,27 @@ fn verify_failure(error: VerifyError) -> Failure {
     Failure::new(code, error).hint(hint)
 }
 
-fn print_record(record: &str, json: bool) {
-    match json {
-        true => terminal::print_line(record),
-        false => terminal::print_line(&audit::human(record)),
+/// How records are printed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum RecordFormat {
+    Json,
+    Text(Layout),
+}
+
+impl RecordFormat {
+    fn of_stdout(json: bool) -> Self {
+        match json {
+            true => Self::Json,
+            false => Self::Text(Layout::of_stdout()),
+        }
+    }
+}
+
+fn print_record(record: &str, format: RecordFormat) {
+    match format {
+        RecordFormat::Json => terminal::print_line(record),
+        RecordFormat::Text(layout) => {
+            layout.lines(record).iter().for_each(|line| terminal::print_line(line));
+        }
     }
 }

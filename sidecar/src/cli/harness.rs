@@ -14,6 +14,7 @@ use cofferdam_import::{
 
 use super::arguments::{HarnessArguments, HarnessNameArgument};
 use super::commands::load;
+use crate::config::suggest;
 use crate::harness::Harness;
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
 use crate::terminal::print_line;
@@ -25,8 +26,9 @@ pub(super) fn run(file: Option<&Path>, arguments: &HarnessArguments) -> Result<E
         Some(grant) => {
             let found = config.grants.values().find(|known| known.name.as_str() == grant);
             let found = found.ok_or_else(|| {
+                let known = config.grants.keys().map(|name| name.as_str());
                 Failure::new(Sysexit::Usage, format!("there is no grant `{grant}`"))
-                    .hint("the configuration lists them as [grants.NAME]")
+                    .hint(suggest::hint(grant, "grant", known))
             })?;
             found.servers.iter().map(ToString::to_string).collect()
         }

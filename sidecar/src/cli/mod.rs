@@ -6,6 +6,7 @@
 //! | [`attach`] | `attach`: keeps a sandbox attached that cannot connect out |
 //! | [`attachments`] | `attach list` and `attach end` |
 //! | [`audit`] | `audit`: reads, verifies and prunes the audit |
+//! | [`audit_lines`] | the layout of records of the audit |
 //! | [`commands`] | the other commands |
 //! | [`check`] | `check`: the configuration, and what it refers to on this host |
 //! | [`doctor`] | `doctor`: looks for what is wrong |
@@ -17,6 +18,7 @@
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
 //! | [`shell_files`] | `completions` and `man-pages` |
 //! | [`shim`] | `shim`: writes the static shim |
+//! | [`shim_pages`] | the manual pages of the shim |
 //! | [`token`] | `token`: bearer tokens of the admin API |
 //! | [`vault_setup`] | `vault setup`: makes in Vault what a configuration needs |
 //! | [`watch`] | `sessions --watch` |
@@ -25,6 +27,7 @@ mod arguments;
 mod attach;
 mod attachments;
 mod audit;
+mod audit_lines;
 mod check;
 mod commands;
 mod doctor;
@@ -36,6 +39,7 @@ mod serve;
 mod sessions;
 mod shell_files;
 mod shim;
+mod shim_pages;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -47,10 +51,11 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use cofferdam_process as process;
 
 use crate::demo;
+use crate::terminal::colour::ColourArgument;
 use crate::terminal::failure::Sysexit;
 use arguments::Arguments;
 
@@ -80,7 +85,10 @@ pub fn main() -> ExitCode {
         Some(demo::SERVER) => return demo::server::main(),
         _ => {}
     }
-    let arguments = match Arguments::try_parse() {
+    let colour = ColourArgument::find(std::env::args_os());
+    colour.apply();
+    let parsed = Arguments::command().color(colour.for_clap()).try_get_matches();
+    let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => return print_help_or_usage_error(&error),
     };

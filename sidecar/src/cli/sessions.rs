@@ -1,5 +1,6 @@
 //! `sessions`, `kill` and `enrolments`: lists and ends sessions and enrolments.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,21 +10,23 @@ use cofferdam_vault::Revoked;
 use serde_json::json;
 
 use super::arguments::{EnrolmentsArguments, EnrolmentsCommand, SessionsArguments};
-use super::commands::{admin_socket, request, unexpected_response};
+use super::commands::{request, unexpected_response};
 use crate::daemon::admin::{
     AdminRequest, AdminResponse, AttachState, AttachedSandbox, EndedAttachment, EnrolmentEntry,
 };
 use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::enrolment::EnrolmentKind;
 use crate::link::command::{Description, Processes, ScopeProcess};
+use crate::link::describe::Credential;
 use crate::link::registry::EndedLink;
 use crate::terminal;
+use crate::terminal::colour::{Colours, Role};
 use crate::terminal::failure::Failure;
-use crate::terminal::table::{Column, Table, TableWidth};
+use crate::terminal::table::{Cell, Column, EMPTY, Table, TableWidth};
 
 pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Result<ExitCode, Failure> {
     if arguments.watch {
-        return super::watch::run(&admin_socket(file)?, arguments);
+        return super::watch::run(file, arguments);
     }
     let AdminResponse::Sessions { sessions, attached, attachments } = request(file, &AdminRequest::Sessions)?
     else {
@@ -38,96 +41,167 @@ pub(super) fn sessions(file: Option<&Path>, arguments: &SessionsArguments) -> Re
     if sessions.is_empty() && attached.is_empty() {
         eprintln!("no sessions");
     }
-    for line in table_lines(&sessions, &attached, &attachments, TableWidth::of_stdout()) {
+    for line in table_lines(&sessions, &attached, &attachments, TableWidth::of_stdout(), Colours::of_stdout())
+    {
         terminal::print_line(&line);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The lines of the tables of sessions and of attachments; empty if there is nothing to show.
-pub(super) fn table_lines(
+fn table_lines(
     sessions: &[Description],
     attached: &[AttachedSandbox],
     attachments: &[AttachmentStatus],
     width: TableWidth,
+    colours: Colours,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     if !sessions.is_empty() || !attached.is_empty() {
-        let mut table = Table::new([
-            Column::whole("SESSION"),
-            Column::whole("LINK"),
-            Column::names("GRANT"),
-            Column::names("SERVER"),
-            Column::whole("STATE"),
-            Column::whole("PID"),
-            Column::whole("CALLS"),
-            Column::whole("REFUSED"),
-            Column::whole("EXPIRES"),
-            Column::whole("ENROLMENT"),
-            Column::names("SANDBOX"),
-        ]);
-        sessions.iter().for_each(|session| add_session(&mut table, session));
-        attached.iter().for_each(|sandbox| add_attached(&mut table, sandbox));
-        lines.extend(table.lines(width));
+        lines.extend(sessions_table(sessions, attached, &CallRates::Unknown).lines(width, colours));
     }
     if !attachments.is_empty() {
-        lines.extend(super::attachments::table_lines(attachments, width));
+        lines.extend(super::attachments::table(attachments).lines(width, colours));
     }
     lines
 }
 
-fn add_session(table: &mut Table, session: &Description) {
+/// Calls a second by link, where they are known.
+pub(super) enum CallRates {
+    ByLink(HashMap<String, f64>),
+    /// The table has no such column.
+    Unknown,
+}
+
+pub(super) fn sessions_table(
+    sessions: &[Description],
+    attached: &[AttachedSandbox],
+    rates: &CallRates,
+) -> Table {
+    // The view has a column more, and shows the process of the selected link only.
+    let (pid, rate) = match rates {
+        CallRates::ByLink(_) => (Column::below("PID", "process"), Some(Column::whole("CALLS/S"))),
+        CallRates::Unknown => (Column::whole("PID"), None),
+    };
+    let mut columns = vec![
+        Column::below("SESSION", "session"),
+        Column::below("LINK", "link"),
+        Column::names("GRANT"),
+        Column::names("SERVER"),
+        Column::whole("STATE"),
+        pid,
+        Column::whole("CALLS"),
+    ];
+    columns.extend(rate);
+    columns.extend([
+        Column::whole("REFUSED"),
+        Column::whole("EXPIRES"),
+        Column::below("ENROLMENT", "enrolment"),
+        Column::names("SANDBOX"),
+    ]);
+    let mut table = Table::new(columns);
+    let mut sorted: Vec<&Description> = sessions.iter().collect();
+    // The links of a sandbox together, and sandboxes without a name last.
+    sorted.sort_by_key(|session| {
+        let Description { name, began, session, server, link, .. } = session;
+        (name.is_none(), name, began, session, server, link)
+    });
+    sorted.into_iter().for_each(|session| add_session(&mut table, session, rates));
+    attached.iter().for_each(|sandbox| add_attached(&mut table, sandbox, rates));
+    table
+}
+
+fn add_session(table: &mut Table, session: &Description, rates: &CallRates) {
     let state = match session.connected {
-        true => "connected",
-        false => "lost",
+        true => Cell::new(Role::Good, "connected"),
+        false => Cell::new(Role::Warning, "lost"),
     };
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(dash);
-    table.row([
-        session.session.clone(),
-        session.link.clone(),
-        session.grant.clone(),
-        session.server.clone(),
-        state.to_owned(),
-        session.pid.map_or_else(dash, |pid| pid.to_string()),
-        session.calls.to_string(),
-        session.refused.to_string(),
-        time_left(session.expires_in_seconds),
-        or_dash(&session.enrolment),
-        or_dash(&session.name),
+    let mut cells = vec![
+        session.session.clone().into(),
+        session.link.clone().into(),
+        session.grant.clone().into(),
+        session.server.clone().into(),
+        state,
+        session.pid.map_or_else(dash, |pid| pid.to_string()).into(),
+        session.calls.to_string().into(),
+    ];
+    cells.extend(rates.cell(&session.link));
+    cells.extend([
+        refused(session.refused),
+        time_left(session.expires_in_seconds).into(),
+        or_dash(&session.enrolment).into(),
+        or_dash(&session.name).into(),
     ]);
+    table.row(cells);
     for ScopeProcess { pid, tools } in &session.scopes {
-        table.note(&format!("process {pid} with other credentials: tools {tools}"));
+        table.note(format!("process {pid} with other credentials: tools {tools}"));
     }
-    session.replacement.iter().for_each(|text| table.note(&format!("replacement: {text}")));
-    session.credentials.iter().for_each(|credential| table.note(&credential.line()));
+    session.replacement.iter().for_each(|text| table.note(format!("replacement: {text}")));
+    for credential in &session.credentials {
+        table.note(Cell::new(credential_role(credential), credential.line()));
+    }
+}
+
+impl CallRates {
+    /// The cell of a link, if the table has the column.
+    fn cell(&self, link: &str) -> Option<Cell> {
+        match self {
+            Self::ByLink(rates) => {
+                Some(rates.get(link).map_or_else(dash, |rate| format!("{rate:.1}")).into())
+            }
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// The number of refused calls.
+fn refused(count: u64) -> Cell {
+    let role = match count {
+        0 => Role::Normal,
+        _ => Role::Warning,
+    };
+    Cell::new(role, count.to_string())
+}
+
+/// A credential that has expired or could not be read again is a warning.
+pub(super) fn credential_role(credential: &Credential) -> Role {
+    match credential.expires_in_seconds == Some(0) || credential.last_error.is_some() {
+        true => Role::Warning,
+        false => Role::Faint,
+    }
 }
 
 /// Adds an attached sandbox without links.
-fn add_attached(table: &mut Table, sandbox: &AttachedSandbox) {
-    let state = match sandbox.state {
-        AttachState::Attached => "attached",
-        AttachState::Connecting => "connecting",
-        AttachState::Detached => "detached",
+fn add_attached(table: &mut Table, sandbox: &AttachedSandbox, rates: &CallRates) {
+    let (state, role) = match sandbox.state {
+        AttachState::Attached => ("attached", Role::Good),
+        AttachState::Connecting => ("connecting", Role::Warning),
+        AttachState::Detached => ("detached", Role::Warning),
     };
-    table.row([
-        dash(),
-        dash(),
-        sandbox.grant.clone(),
-        dash(),
-        state.to_owned(),
-        dash(),
-        dash(),
-        dash(),
-        dash(),
-        sandbox.enrolment.clone(),
-        sandbox.name.clone(),
+    let mut cells = vec![
+        dash().into(),
+        dash().into(),
+        sandbox.grant.clone().into(),
+        dash().into(),
+        Cell::new(role, state),
+        dash().into(),
+        dash().into(),
+    ];
+    cells.extend(rates.cell(""));
+    cells.extend([
+        dash().into(),
+        dash().into(),
+        sandbox.enrolment.clone().into(),
+        sandbox.name.clone().into(),
     ]);
-    sandbox.reason.iter().for_each(|reason| table.note(reason));
+    table.row(cells);
+    sandbox.reason.iter().for_each(|reason| table.note(Cell::new(Role::Warning, reason.clone())));
 }
 
 /// A cell without a value.
 fn dash() -> String {
-    "-".to_owned()
+    EMPTY.to_owned()
 }
 
 /// When a session, an enrolment or a token expires, for people.
@@ -155,17 +229,18 @@ pub(super) fn enrolments(file: Option<&Path>, arguments: EnrolmentsArguments) ->
         eprintln!("no enrolments");
     } else {
         let mut table = Table::new([
-            Column::whole("ENROLMENT"),
+            Column::below("ENROLMENT", "enrolment"),
             Column::names("GRANT"),
             Column::whole("KIND"),
             Column::whole("STATE"),
             Column::whole("LINKS"),
-            Column::whole("SESSION"),
+            Column::below("SESSION", "session"),
             Column::whole("EXPIRES"),
             Column::names("SANDBOX"),
         ]);
         enrolments.iter().for_each(|enrolment| add_enrolment(&mut table, enrolment));
-        table.lines(TableWidth::of_stdout()).iter().for_each(|line| terminal::print_line(line));
+        let lines = table.lines(TableWidth::of_stdout(), Colours::of_stdout());
+        lines.iter().for_each(|line| terminal::print_line(line));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 
 use super::arguments::{Arguments, CompletionsArguments, ManPagesArguments};
+use super::shim_pages;
 use crate::terminal;
 use crate::terminal::failure::{Failure, creation_exit_code};
 
@@ -15,10 +16,11 @@ pub(super) fn print_completions(arguments: &CompletionsArguments) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes one page for each command, such as `cofferdam-audit-verify.1`.
+/// Writes one page for each command, such as `cofferdam-audit-verify.1`, and for each of the shim.
 pub(super) fn write_man_pages(arguments: &ManPagesArguments) -> Result<ExitCode, Failure> {
     let command = Arguments::command().disable_help_subcommand(true);
-    clap_mangen::generate_to(command, &arguments.directory).map_err(|error| {
+    let written = clap_mangen::generate_to(command, &arguments.directory);
+    written.and_then(|()| shim_pages::write(&arguments.directory)).map_err(|error| {
         let why = format!("cannot write the manual pages into `{}`: {error}", arguments.directory.display());
         Failure::new(creation_exit_code(&error), why)
     })?;

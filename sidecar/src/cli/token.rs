@@ -11,6 +11,7 @@ use super::commands::{request, unexpected_response};
 use super::sessions::time_left;
 use crate::daemon::admin::{AdminRequest, AdminResponse, TokenEntry};
 use crate::terminal;
+use crate::terminal::colour::Colours;
 use crate::terminal::failure::Failure;
 use crate::terminal::table::{Column, Table, TableWidth};
 
@@ -36,7 +37,8 @@ pub(super) fn run(file: Option<&Path>, command: TokenCommand) -> Result<ExitCode
                     let name = name.unwrap_or_else(|| "-".to_owned());
                     table.row([id, time_left(expires_in_seconds), grants.join(", "), name]);
                 }
-                table.lines(TableWidth::of_stdout()).iter().for_each(|line| terminal::print_line(line));
+                let lines = table.lines(TableWidth::of_stdout(), Colours::of_stdout());
+                lines.iter().for_each(|line| terminal::print_line(line));
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -16,7 +16,7 @@ use relay_proto::name::Name;
 use tokio::time::Instant;
 
 use super::state::Daemon;
-use crate::config::Config;
+use crate::config::{Config, suggest};
 use crate::enrolment::{ConfirmOutcome, Denied, Enrolment, Fingerprint, KeyProof, NEXT_STEP};
 use crate::session::principal::{Enrolled, EnrolledBy, EpochOffer, OfferOutcome, Principal};
 
@@ -113,7 +113,10 @@ pub(super) fn choose_server(config: &Config, principal: &Principal, hello: &Hell
     match (&hello.server, granted) {
         (Some(server), _) if granted.contains(server) => Ok(server.clone()),
         (Some(server), _) => {
-            let message = format!("server `{server}` is not granted to this sandbox; granted: {}", names());
+            let near = suggest::nearest(server.as_str(), granted.iter().map(Name::as_str));
+            let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            let message =
+                format!("server `{server}` is not granted to this sandbox{near}; granted: {}", names());
             Err(refuse(Code::ServerNotGranted, &message, Retry::Never))
         }
         (None, [only]) => Ok(only.clone()),

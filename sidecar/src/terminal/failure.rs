@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use cofferdam_base::text::{causes, error_chain};
 
+use super::colour::{Colours, Role};
+
 /// An error of a command, with its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -60,13 +62,14 @@ impl Failure {
     }
 
     pub(crate) fn report(&self) -> ExitCode {
-        let mut text = format!("error: {}\n", self.error);
+        let colours = Colours::of_stderr();
+        let mut text = format!("{} {}\n", colours.paint(Role::Bad, "error:"), self.error);
         for cause in causes(&*self.error) {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "  caused by: {cause}");
         }
         if let Some(hint) = &self.hint {
-            let _ = writeln!(text, "\nhint: {hint}");
+            let _ = writeln!(text, "\n{} {hint}", colours.paint(Role::Hint, "hint:"));
         }
         eprint!("{text}");
         self.code.into()

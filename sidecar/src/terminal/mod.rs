@@ -1,10 +1,12 @@
 //! How the command line and the demo print: data to stdout, progress and failures to stderr.
 
+pub(crate) mod colour;
 pub(crate) mod failure;
 pub(crate) mod interruption;
 pub(crate) mod progress;
 pub(crate) mod prompt;
 pub(crate) mod table;
+pub(crate) mod wrap;
 
 use std::io::{self, Write};
 

@@ -1,6 +1,7 @@
 //! The admin API for the command line and for orchestrators, on a real sidecar.
 
 mod actions;
+mod live;
 mod names;
 mod openapi;
 mod pipes;

@@ -1,12 +1,9 @@
-//! `cofferdam sessions --watch`, and how many clients may watch.
+//! `cofferdam sessions --watch` in a pipe, and how many clients may watch.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
 
-use cofferdam_process::{Pty, Window};
 use cofferdam_tests::deadline::PATIENCE;
 use cofferdam_tests::process::{Running, into_file, read};
 use nix::sys::signal::Signal;
@@ -91,40 +88,6 @@ fn sessions_watch_ends_when_interrupted_or_when_its_sidecar_is_killed() {
     assert_eq!(watch.process.wait(PATIENCE).code(), Some(69));
     let mut without_sidecar = Watch::start(&world, &[]);
     assert_eq!(without_sidecar.process.wait(PATIENCE).code(), Some(69));
-}
-
-#[test]
-fn sessions_watch_draws_the_table_again_on_a_terminal() {
-    let world = two_grants().start();
-    let pty = Pty::open(Window::new(24, 150)).expect("a terminal can be made");
-    let mut command = world.cofferdam_command();
-    command.arg("-c").arg(&world.layout().config).args(["sessions", "--watch"]);
-    command.stdin(Stdio::null()).stdout(pty.inside.try_clone().unwrap()).stderr(pty.inside);
-    let mut watch = Running::spawn(command, "sessions --watch");
-    let shown = Arc::new(Mutex::new(Vec::new()));
-    let (mut host, seen) = (File::from(pty.host), Arc::clone(&shown));
-    // The thread ends with the terminal.
-    std::thread::spawn(move || {
-        let mut buffer = [0; 4096];
-        while let Ok(length @ 1..) = host.read(&mut buffer) {
-            seen.lock().expect("no holder panics").extend_from_slice(&buffer[..length]);
-        }
-    });
-    // The last screen that was drawn completely.
-    let screen = || {
-        let text = String::from_utf8_lossy(&shown.lock().expect("no holder panics")).into_owned();
-        let drawn = text.rsplit_once("\x1b[?7h").map(|(drawn, _)| drawn.to_owned()).unwrap_or_default();
-        drawn.rsplit("\x1b[2J").next().unwrap_or_default().to_owned()
-    };
-    wait_until("the empty table is drawn", || screen().contains("no sessions"));
-    let shim = world.connected("tools");
-    let session = world.sessions()[0]["session"].as_str().unwrap().to_owned();
-    wait_until("the session is drawn", || screen().contains(&session) && screen().contains("connected"));
-    drop(shim);
-    world.cofferdam(&["kill", &session]);
-    wait_until("the session is gone", || screen().contains("no sessions"));
-    watch.signal(Signal::SIGINT);
-    assert_eq!(watch.wait(PATIENCE).code(), Some(0));
 }
 
 /// A sidecar serves 64 watchers; when one of them disconnects, another can connect.

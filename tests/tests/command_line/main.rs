@@ -5,12 +5,14 @@
 //! | [`check`] | `cofferdam check`: what the configuration refers to on this host |
 //! | [`exit_codes`] | every exit code that the guide lists |
 //! | [`messages`] | the next step in messages about sockets, users and second sidecars |
+//! | [`suggestions`] | what is suggested for mistyped commands, options, servers and grants |
 //! | [`tables`] | the tables of `sessions` and `enrolments` |
 //! | [`unprivileged`] | a user who is not root |
 
 mod check;
 mod exit_codes;
 mod messages;
+mod suggestions;
 mod tables;
 mod unprivileged;
 

@@ -10,6 +10,7 @@ use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::Running;
 use cofferdam_tests::sandbox_files::enroll;
 use cofferdam_tests::server::Server;
+use cofferdam_tests::terminal::Terminal;
 use cofferdam_tests::world::World;
 
 use super::printed;
@@ -148,4 +149,38 @@ fn times_are_printed_as_they_are_written_in_the_configuration() {
     };
     let (stdout, _) = printed(&status);
     assert!(stdout.contains("in 8h") || stdout.contains("in 7h59m"), "{stdout}");
+}
+
+#[test]
+fn colours_are_for_terminals_and_can_be_chosen() {
+    let world = World::new().server("tools", Server::fixture()).prepare();
+    let shown_on_terminal = |arguments: &[&str], text: &str, no_color: Option<&str>| {
+        let mut command = world.cofferdam_command();
+        command.args(arguments);
+        if let Some(value) = no_color {
+            command.env("NO_COLOR", value);
+        }
+        let terminal = Terminal::of(command);
+        terminal.wait_for(text);
+        terminal.shown()
+    };
+    let is_coloured = |text: &str| text.contains("\u{1b}[");
+    // An error, and clap's help.
+    for (arguments, text) in [(&["sessions"][..], "found no configuration"), (&["--help"], "Usage:")] {
+        let with = |option: &'static str| [&[option], arguments].concat();
+        let in_pipe = |option: &'static str| {
+            let (stdout, stderr) = printed(&world.cofferdam(&with(option)));
+            stdout + &stderr
+        };
+        assert!(is_coloured(&shown_on_terminal(arguments, text, None)), "{arguments:?}");
+        assert!(!is_coloured(&shown_on_terminal(arguments, text, Some("1"))), "{arguments:?}");
+        assert!(!is_coloured(&shown_on_terminal(&with("--color=never"), text, None)), "{arguments:?}");
+        assert!(is_coloured(&shown_on_terminal(&with("--color=always"), text, Some("1"))), "{arguments:?}");
+        assert!(
+            !is_coloured(&in_pipe("--color=auto")) && is_coloured(&in_pipe("--color=always")),
+            "{arguments:?}"
+        );
+    }
+    let (_, stderr) = printed(&world.cofferdam(&["sessions", "--color", "pink"]));
+    assert!(stderr.contains("auto, always, never"), "{stderr}");
 }

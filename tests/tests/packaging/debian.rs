@@ -95,7 +95,8 @@ fn the_package_runs_under_systemd_from_installation_to_purge() {
     debian.succeeds(&format!("cd / && {install}"));
     debian.succeeds("test $(stat -c %U:%a /var/lib/cofferdam) = cofferdam:700");
     debian.succeeds("cofferdam demo && cofferdam shim --out /tmp/shim");
-    debian.succeeds("test -s /usr/share/man/man1/cofferdam-serve.1.gz");
+    debian
+        .succeeds("cd /usr/share/man/man1 && test -s cofferdam-serve.1.gz -a -s cofferdam-shim-doctor.1.gz");
     debian.succeeds("test -s /usr/share/bash-completion/completions/cofferdam");
 
     // A reload applies a configuration, or fails and changes nothing.

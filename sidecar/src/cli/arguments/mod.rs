@@ -18,6 +18,7 @@ pub(super) use import::{DestinationArgument, HarnessArguments, HarnessNameArgume
 
 use crate::config;
 use crate::run::{Kind, LoginArgument, NetworkArgument};
+use crate::terminal::colour::ColourArgument;
 
 /// Runs MCP servers with their credentials on the host, for agents in sandboxes.
 #[derive(Debug, Parser)]
@@ -31,6 +32,10 @@ pub(super) struct Arguments {
     /// directory, then /etc/cofferdam/cofferdam.toml
     #[arg(short, long, global = true, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+
+    /// Whether output has colours. By default only on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto")]
+    pub(super) color: ColourArgument,
 }
 
 #[derive(Debug, Subcommand)]
@@ -320,7 +325,7 @@ pub(super) struct SessionsArguments {
     /// Print JSON; with --watch, one line for each change
     #[arg(long)]
     pub(super) json: bool,
-    /// Follow the sessions until interrupted: a table on a terminal, one line for each change in a pipe
+    /// Follow the sessions until interrupted: a live view on a terminal, one line for each change in a pipe
     #[arg(long)]
     pub(super) watch: bool,
 }

@@ -80,6 +80,9 @@ pub(super) fn run(file: Option<&Path>, arguments: &ImportArguments) -> Result<Ex
     let refusing = projects::refusing(&settings, &config, &before.path);
     let (changes, kept) = rewritings(arguments, &settings, &planned)?;
     show::show_plan(&before.path, before.text.as_deref().unwrap_or_default(), &planned, &settings);
+    if let Some(grant) = arguments.grant.as_ref().filter(|grant| !planned.grants_before.contains(grant)) {
+        show::show_new_grant(grant, &planned.grants_before);
+    }
     show::show_changes(&changes, &kept, &planned);
     refusing.iter().for_each(show::show_refusing);
     let is_done = changes.is_empty()

@@ -7,6 +7,7 @@ use cofferdam_vault_setup::{Line, difference};
 
 use super::gather::ReadSettings;
 use super::projects::RefusingProject;
+use crate::config::suggest::nearest;
 use crate::terminal::print_line;
 use cofferdam_base::text::{shell_quoted, visible_lines};
 
@@ -92,6 +93,13 @@ pub(super) fn show_changes(changes: &[SettingsChange], kept: &[String], plan: &P
         }
     }
     kept.iter().for_each(|text| line(text));
+}
+
+/// Says that a grant that was named is a new one, which may be a mistake.
+pub(super) fn show_new_grant(name: &str, known: &[String]) {
+    let near = nearest(name, known.iter().map(String::as_str));
+    let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    line(&format!("grant {name}: is new{near}"));
 }
 
 /// Secrets that the rewritten file still contains, for instance in comments.
