@@ -37,7 +37,7 @@ pub(crate) fn prepared(builder: Builder) -> World {
     world
 }
 
-/// Lets nobody else read or change the world's secrets and configuration.
+/// Leaves the world's secrets and configuration to its owner: no other user can read or change them.
 pub(crate) fn protect(world: &World) {
     for file in fs::read_dir(world.layout().root().join("secrets")).expect("it was made").flatten() {
         set_mode(&file.path(), 0o600);

@@ -107,7 +107,7 @@ fn an_enrolment_is_shown_and_a_string_is_not_used_up() {
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), string, "the string was used up");
     assert!(!world.layout().root().join("shim-state").exists(), "a key was made");
-    // `status` makes the key; nobody listens at the advertised address.
+    // `status` makes the key; no sidecar listens at the advertised address.
     let mut status = world.bare_shim_command();
     status
         .arg("status")

@@ -55,7 +55,7 @@ fn a_running_sidecar_and_its_sessions_are_not_disturbed() {
 fn a_token_that_vault_does_not_know_is_a_refused_login() {
     let Some(bao) = configured() else { return };
     let world = prepared(world_with_tools_server(&bao));
-    fs::write(bao.directory.path().join("token"), "s.nobody-has-this-token").unwrap();
+    fs::write(bao.directory.path().join("token"), "s.unknown-token").unwrap();
     let examined = examine(&world);
     examined.assert_error("vault-login", "vault http://", "permission denied", "");
     assert_eq!(examined.code, 77);
@@ -70,11 +70,11 @@ fn a_token_that_vault_does_not_know_is_a_refused_login() {
 #[test]
 fn a_vault_that_is_down_or_sealed_is_told_apart() {
     let Some(bao) = configured() else { return };
-    let nobody = cofferdam_tests::port::free_address();
+    let unused = cofferdam_tests::port::free_address();
     let auth = vault::token_file_auth(&bao);
-    let down = with_tools_server(world_with_vault_at(&format!("http://{nobody}"), &auth));
+    let down = with_tools_server(world_with_vault_at(&format!("http://{unused}"), &auth));
     let examined = examine(&prepared(down));
-    examined.assert_error("vault-unreachable", &format!("vault http://{nobody}"), "", "");
+    examined.assert_error("vault-unreachable", &format!("vault http://{unused}"), "", "");
     assert_eq!(examined.code, 69);
     bao.seal();
     let examined = examine(&prepared(world_with_tools_server(&bao)));
