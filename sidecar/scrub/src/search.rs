@@ -143,19 +143,23 @@ impl Scrubber {
         if runs.is_empty() {
             return Ok(());
         }
+        let mut digits = None;
         for coding in Coding::ALL.into_iter().filter(|coding| self.has_symbols_of(*coding)) {
             let symbols = Symbols::new(coding, text, runs);
             let mut in_symbols = Vec::new();
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
             budget.take_matches(in_symbols.len())?;
             symbols.locate(text, runs, in_symbols, found);
+            if coding == Coding::Hexadecimal {
+                digits = Some(symbols);
+            }
         }
         let limit = budget.decoded.min(text.len() + FREE_BYTES);
         let least = self.least_ascii();
         let mut texts = DecodedTexts::default();
         texts.add(Coding::Base32, text, &runs.base32(text), limit, least)?;
         texts.add(Coding::Base64, text, &runs.letters, limit, least)?;
-        let digits = Symbols::new(Coding::Hexadecimal, text, runs);
+        let digits = digits.unwrap_or_else(|| Symbols::new(Coding::Hexadecimal, text, runs));
         texts.add(Coding::Hexadecimal, &digits.numbers, &digits.runs, limit, least)?;
         if texts.bytes.is_empty() {
             return Ok(());

@@ -23,7 +23,7 @@ pub(super) struct ValueIndex {
     hexadecimal: PatternIndex,
     /// A pattern may be in a run shorter than [`SHORTEST_LONG_RUN`].
     pub(super) needs_short_runs: bool,
-    /// A value has other characters than ASCII.
+    /// A value is text with other characters than ASCII. Bytes that are no text, such as a key, are found by their symbols.
     pub(super) has_other_characters: bool,
     /// The length of the longest value.
     pub(super) longest: usize,
@@ -85,8 +85,11 @@ impl ValueIndex {
         }
         let [texts, base32, base64, hexadecimal, texts_in_lines] = places.map(PatternIndex::new);
         let lengths = needles.iter().map(|(_, needle)| needle.value.len());
-        let across_lines =
-            needles.iter().filter(|(_, needle)| !is_found_by_its_lines(needle.value.trim_ascii()));
+        let is_text = |(_, needle): &&(ValueId, Needle)| std::str::from_utf8(&needle.value).is_ok();
+        // Bytes that are no text have no lines either.
+        let across_lines = needles
+            .iter()
+            .filter(|needle| is_text(needle) && !is_found_by_its_lines(needle.1.value.trim_ascii()));
         let value = |(id, needle): &(ValueId, Needle)| IndexedValue { id: *id, label: needle.label.clone() };
         Self {
             texts,
@@ -95,7 +98,7 @@ impl ValueIndex {
             base64,
             hexadecimal,
             needs_short_runs,
-            has_other_characters: needles.iter().any(|(_, needle)| !needle.value.is_ascii()),
+            has_other_characters: needles.iter().any(|needle| is_text(&needle) && !needle.1.value.is_ascii()),
             longest: lengths.max().unwrap_or_default(),
             longest_across_lines: across_lines
                 .map(|(_, needle)| needle.value.len())

@@ -78,10 +78,12 @@ fn a_server_that_is_not_granted_gets_the_nearest_granted_one() {
 fn a_mistyped_grant_gets_the_likely_one_in_every_command() {
     let world = world();
     let config = world.layout().config.to_str().expect("temporary paths are UTF-8");
+    let shim = shim_binary();
+    let shim = shim.to_str().expect("paths of builds are UTF-8");
     for arguments in [
         &["enroll", "--grant", "revieww"][..],
         &["token", "create", "--grant", "revieww"],
-        &["run", "-c", config, "--grant", "revieww", "--dry-run", "--", "true"],
+        &["run", "-c", config, "--shim", shim, "--grant", "revieww", "--dry-run", "--", "true"],
         &["harness", "claude", "--grant", "revieww"],
     ] {
         let (code, stderr) = refused(&world, arguments);

@@ -1,4 +1,4 @@
-//! Values inside of encoded bytes that are no text.
+//! Values inside of encoded bytes that are no text, and values that are no text themselves.
 
 use super::spellings::base32;
 use super::*;
@@ -28,4 +28,17 @@ fn a_value_between_bytes_that_are_no_text_is_found_wherever_it_begins() {
             }
         }
     }
+}
+
+/// Every sidecar holds keys of random bytes, some of which are line ends.
+#[test]
+fn a_key_that_is_no_text_holds_no_lines_back_and_makes_no_search_slower() {
+    let key = b"\xFE\x93abc\n\xC1de\n\x80f\n\x9Cxy\xFF\n\xE8\xB1\n\xA7q\n\xF5\xD2\xCC\x81\x99";
+    let scrubber = scrubber_for(key);
+    assert_eq!(scrubber.stream().push(b"a line.\n").bytes.len(), 8);
+    assert!(!scrubber.indexes[0].has_other_characters);
+    for encoded in [base64(key, b"+/"), base32(key), hex(key), base64(base64(key, b"+/").as_bytes(), b"+/")] {
+        assert_eq!(scrubber.text(format!("see {encoded} there").as_bytes()).redactions, 1, "{encoded}");
+    }
+    assert!(scrubber_for("пароль-1234".as_bytes()).indexes[0].has_other_characters);
 }

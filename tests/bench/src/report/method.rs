@@ -60,7 +60,7 @@ Installing and importing: the best of at most five rounds. Each installs into a 
 disk, and imports with a new home; the imported configuration is checked, as always. The demo uses bubblewrap.
 
 Scrubbing: the scrubber alone, without sockets, with a message of 1 MiB by what its text contains. One and 10,000
-values of 40 characters, none of which occurs; the 10,000 are in three indexes of different sizes, as in a sidecar
+values of 40 characters, none of which occurs, and a key of 32 random bytes as every sidecar has; the 10,000 are in three indexes of different sizes, as in a sidecar
 that has been running. The best round of each.
 
 ";
