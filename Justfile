@@ -59,7 +59,7 @@ chaos CALLS="10000":
 
 # the tests that take minutes and are left out of `test`
 slow:
-    tests/tools --dist --machines tests/run --workspace -- --ignored
+    COFFERDAM_TEST_TIMEOUT=7200 tests/tools --dist --machines tests/run --workspace -- --ignored
 
 # changes PART (policy, scrub, audit, delivery, envelope) in many small ways and lists those that no test of its crate notices
 mutate PART *ARGS:
