@@ -1,6 +1,6 @@
 //! Measures how much slower an honest link is while a hostile sandbox attacks the same sidecar.
 //!
-//! There is one sidecar with default limits. Each round measures without another process, beside a process that only computes,
+//! There is one sidecar with default limits, but for the audit's budget, which all links of the shared socket have together. Each round measures without another process, beside a process that only computes,
 //! and beside each attack. Each time a new honest shim, connected before the attack begins, makes small calls one at
 //! a time. The attacker is a process of normal priority on the same cores, so part of a slowdown is due to the shared
 //! cores: the process that only computes shows how much.
@@ -97,7 +97,7 @@ const SIDECAR_UNDER_ATTACK: Contender = Contender {
     client: &["{shim}", "--relay", "unix:{dir}/relay/relay.sock", "--server", SERVER],
     env: &[],
 };
-/// Fewer than the audit's default burst of ten thousand calls for one session, so that its rate limit does not apply.
+/// A round is long enough with these.
 const MAX_CALLS: usize = 5_000;
 const WARM_UP_CALLS: usize = 1_000;
 /// The timeout for an attacker to start, and to end.

@@ -11,7 +11,7 @@ host already listens. Resident memory is that of the process that the harness st
 calls in the same time; a failed one is listed with the reason. While something is measured, the kernel is asked to
 let no core sleep (`/dev/cpu_dma_latency`, for root only), because waking a core takes as long as a small call.
 
-Beside a hostile sandbox: one sidecar with default limits, an honest shim on the shared socket that makes small calls
+Beside a hostile sandbox: one sidecar with default limits (but for the audit's budget), an honest shim on the shared socket that makes small calls
 one at a time, and rounds in turn: with no other load, beside a process that only computes, and beside each attack;
 the ratio is the median of the ratios of all rounds, with its 95 % interval. If that contains 1, no difference was
 seen. The attacks come from one process on the same socket, as fast as it can: either
