@@ -240,46 +240,43 @@ fn frames_that_no_shim_sends_end_their_link_and_no_other() {
 
 #[test]
 fn links_that_break_the_protocol_do_not_flood_the_log() {
-    const LINKS: usize = 60;
     let world = World::new().server("tools", Server::fixture()).start();
     let mut second_hello = Vec::new();
     Frame::Hello(hello("tools", &[1])).encode(&mut second_hello);
-    let opened: Vec<RawRelay> = std::iter::repeat_with(|| {
-        let mut relay = RawRelay::connect(&world.layout().relay);
-        relay.await_welcome("tools");
-        relay
-    })
-    .take(LINKS)
-    .collect();
-    for mut relay in opened {
+    for mut relay in open_links(&world) {
         relay.send(&second_hello);
     }
-    let logged = || lines_and_left_out(&world.log(), "the shim broke the relay protocol");
-    world.wait_until("each line is in the log or counted", || {
-        let (lines, left_out) = logged();
-        lines + left_out == LINKS
-    });
-    assert!(logged().0 < LINKS, "no line was left out");
+    assert_lines_are_left_out_and_counted(&world, "the shim broke the relay protocol");
 }
 
 #[test]
 fn connections_that_are_lost_do_not_flood_the_log() {
-    const LINKS: usize = 60;
     let world = World::new().server("tools", Server::fixture()).start();
-    let opened: Vec<RawRelay> = std::iter::repeat_with(|| {
+    drop(open_links(&world));
+    assert_lines_are_left_out_and_counted(&world, "connection lost");
+}
+
+/// More links than the log has lines for at once.
+const LOGGED_LINKS: usize = 60;
+
+fn open_links(world: &World) -> Vec<RawRelay> {
+    let open = || {
         let mut relay = RawRelay::connect(&world.layout().relay);
         relay.await_welcome("tools");
         relay
-    })
-    .take(LINKS)
-    .collect();
-    drop(opened);
-    let logged = || lines_and_left_out(&world.log(), "connection lost");
+    };
+    std::iter::repeat_with(open).take(LOGGED_LINKS).collect()
+}
+
+/// Of the lines with this text, one for each link, some are in the log and the others are counted there.
+#[track_caller]
+fn assert_lines_are_left_out_and_counted(world: &World, text: &str) {
+    let logged = || lines_and_left_out(&world.log(), text);
     world.wait_until("each line is in the log or counted", || {
         let (lines, left_out) = logged();
-        lines + left_out == LINKS
+        lines + left_out == LOGGED_LINKS
     });
-    assert!(logged().0 < LINKS, "no line was left out");
+    assert!(logged().0 < LOGGED_LINKS, "no line was left out");
 }
 
 #[test]

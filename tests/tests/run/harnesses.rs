@@ -267,7 +267,7 @@ fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
 
 /// After the first Ctrl-C the harness may only ask for confirmation.
 #[track_caller]
-fn assert_exits_at_ctrl_c(terminal: &mut Terminal) {
+pub(super) fn assert_exits_at_ctrl_c(terminal: &mut Terminal) {
     let ended = holds_within(PATIENCE, || {
         let ended = terminal.has_exited();
         if !ended {

@@ -17,6 +17,7 @@ use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
+use super::harnesses::assert_exits_at_ctrl_c;
 use super::{CANARY, text};
 
 /// Servers whose name in the configuration is the same, and another one.
@@ -165,14 +166,7 @@ fn the_quick_start_for_a_project_with_settings_works_as_written() {
     let result = result().unwrap_or_default();
     assert!(result.contains("[redacted") && !result.contains(CANARY), "{result}");
     terminal.wait_for("FINISHED");
-    let ended = holds_within(PATIENCE, || {
-        let ended = terminal.has_exited();
-        if !ended {
-            terminal.type_in("\x03");
-        }
-        ended
-    });
-    assert!(ended, "{}", terminal.shown());
+    assert_exits_at_ctrl_c(&mut terminal);
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.shown());
     importer.assert_tokens_are_stored_only();
     importer.user.assert_nothing_left();

@@ -64,7 +64,7 @@ fn without_join_lines(text: &[u8], lines: Lines) -> (Vec<u8>, Origins) {
 }
 
 proptest! {
-    /// The origins are compared by the span of each byte and of all.
+    /// The origins are compared by the span of each byte.
     #[test]
     fn the_shortcut_for_lines_makes_no_difference(
         text in r"(\\{0,3}[nrtux]?|[abn014;] ?|\n|&(#|#x|amp;|lt)?|%(5C|25|4)?|[ \t>|#*]|u00|0a|\x00){0,24}",
