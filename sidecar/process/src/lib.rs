@@ -31,6 +31,7 @@ mod launch;
 mod os;
 mod registry;
 mod server;
+mod walls;
 mod warden;
 mod wire;
 
@@ -46,6 +47,9 @@ pub use keeper::{is_keeper, keeper_main};
 pub use launch::{Launch, LaunchError, launch, program_path, use_keeper_program};
 pub use registry::{KnownChild, spawn_known};
 pub use server::{Ended, ProcessHandle, ServerProcess};
+pub use walls::{
+    Access, Entry, EntryKind, FileAccess, FileRule, Instruction, Limit, Missing, Network, Proc, Walls,
+};
 
 /// Protects this process: no core files, no access for other processes of the user, no descriptors inherited by children.
 /// Also makes it the parent of its descendants' orphans. The sidecar and the keeper call this before anything else.
