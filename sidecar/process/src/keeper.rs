@@ -7,7 +7,7 @@
 //! environment contain no secret; the keeper's copy of the server's environment is wiped once the server is started.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, recv, send};
 use nix::unistd::{Pid, setsid};
 use tokio::time::Instant;
-use zeroize::Zeroizing;
 
 use super::os::{self, Reaped};
-use super::wire::{FRAME_BYTES, Failure, MAX_SPECIFICATION, Order, Report, Specification, Stage};
+use super::start::{ExitSource, Started, start_server};
+use super::wire::{FRAME_BYTES, Order, Report};
 use super::{children, descriptor_limit, harden};
 
 /// The hidden first argument that makes the sidecar's binary a keeper. The descriptor limit of its server may follow.
@@ -33,8 +33,6 @@ const KILL_INTERVAL: Duration = Duration::from_millis(5);
 /// MCP ends a stdio server by closing its stdin first. The server then has `grace / STDIN_GRACE_DIVISOR` to exit before it
 /// gets SIGTERM.
 const STDIN_GRACE_DIVISOR: u32 = 4;
-/// As shells exit when a command is not found. The sidecar ignores it: it gets the failure in a report.
-const NOT_EXECUTED: i32 = 127;
 /// EX_USAGE: the keeper or its server could not start, or the keeper was not started by a sidecar.
 const USAGE: u8 = 64;
 
@@ -62,7 +60,9 @@ struct Keeper {
     /// The bytes of an incomplete order.
     partial_order: Vec<u8>,
     signals: SignalFd,
-    server: Pid,
+    /// The server's main process, or process 1 of its namespaces, which signals the server in turn.
+    child: Pid,
+    exit: ExitSource,
     phase: Phase,
 }
 
@@ -94,18 +94,18 @@ impl Keeper {
         SigSet::all().thread_set_mask()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), flags)?;
-        let server = match start_server(&control) {
-            Ok(server) => server,
+        let Started { child, shown, exit } = match start_server(&control) {
+            Ok(started) => started,
             Err(failure) => {
                 send_report(&control, Report::Failed(failure));
                 return Err(io::Error::from_raw_os_error(failure.errno));
             }
         };
-        send_report(&control, Report::Started(server.as_raw().cast_unsigned()));
+        send_report(&control, Report::Started(shown.as_raw().cast_unsigned()));
         // The keeper's working directory must not keep a mount busy. A failure does not affect the server.
         let _ = std::env::set_current_dir("/");
         let partial_order = Vec::with_capacity(FRAME_BYTES);
-        Ok(Self { control, control_open: true, partial_order, signals, server, phase: Phase::Running })
+        Ok(Self { control, control_open: true, partial_order, signals, child, exit, phase: Phase::Running })
     }
 
     fn run(mut self) {
@@ -120,18 +120,37 @@ impl Keeper {
     fn reap(&mut self) -> Remaining {
         loop {
             match os::reap(None) {
-                Reaped::Child(pid, status) if pid == self.server => {
-                    send_report(&self.control, Report::Exited(status.into_raw()));
-                    // While stopping, the server's helper processes have the rest of the grace, because often they do
-                    // the actual work.
-                    if let Phase::Running = self.phase {
-                        self.phase = Phase::Killing;
+                Reaped::Child(pid, status) if pid == self.child => {
+                    self.read_exit();
+                    if !matches!(self.exit, ExitSource::Known) {
+                        // It is the server itself, or process 1 was killed.
+                        self.server_exited(status.into_raw());
                     }
                 }
                 Reaped::Child(..) => {}
                 Reaped::NotYet => return Remaining::Yes,
                 Reaped::NoChild => return Remaining::No,
             }
+        }
+    }
+
+    /// Reads the wait status that process 1 of the server's namespaces wrote.
+    fn read_exit(&mut self) {
+        let ExitSource::Pipe(reader) = &mut self.exit else { return };
+        let mut status = [0; 4];
+        match reader.read_exact(&mut status) {
+            Ok(()) => self.server_exited(i32::from_ne_bytes(status)),
+            // Process 1 has exited or is exiting; then its own status counts.
+            Err(_) => self.exit = ExitSource::Child,
+        }
+    }
+
+    fn server_exited(&mut self, status: i32) {
+        self.exit = ExitSource::Known;
+        send_report(&self.control, Report::Exited(status));
+        // While stopping, the server's helper processes have the rest of the grace, because often they do the actual work.
+        if let Phase::Running = self.phase {
+            self.phase = Phase::Killing;
         }
     }
 
@@ -142,7 +161,7 @@ impl Keeper {
         if let Phase::Closing { terminate, kill } = self.phase
             && now >= terminate
         {
-            let _ = killpg(self.server, Signal::SIGTERM);
+            let _ = killpg(self.child, Signal::SIGTERM);
             let _ = children::signal_children(Signal::SIGTERM, |_| false);
             self.phase = Phase::Terminating { kill };
         }
@@ -171,9 +190,21 @@ impl Keeper {
         if self.control_open {
             descriptors.push(PollFd::new(self.control.as_fd(), PollFlags::POLLIN));
         }
+        let control = self.control_open.then_some(1);
+        let exit = match &self.exit {
+            ExitSource::Pipe(reader) => {
+                descriptors.push(PollFd::new(reader.as_fd(), PollFlags::POLLIN));
+                Some(descriptors.len() - 1)
+            }
+            ExitSource::Child | ExitSource::Known => None,
+        };
         let _ = poll(&mut descriptors, timeout);
-        let control_ready = descriptors.get(1).is_some_and(|control| control.any() == Some(true));
+        let is_ready = |index: usize| descriptors[index].any() == Some(true);
+        let (control_ready, exit_ready) = (control.is_some_and(is_ready), exit.is_some_and(is_ready));
         while let Ok(Some(_)) = self.signals.read_signal() {}
+        if exit_ready {
+            self.read_exit();
+        }
         if control_ready {
             self.receive_order();
         }
@@ -206,10 +237,10 @@ impl Keeper {
                         self.phase = phase;
                     }
                 }
-                // While `Running`, the server is not reaped, so its process id cannot have been reused.
+                // While `Running`, the child is not reaped, so its process id cannot have been reused.
                 Ok(Order::HangUp) => {
                     if let Phase::Running = self.phase {
-                        let _ = kill(self.server, Signal::SIGHUP);
+                        let _ = kill(self.child, Signal::SIGHUP);
                     }
                 }
                 Err(_) => self.phase = Phase::Killing,
@@ -225,84 +256,8 @@ enum Remaining {
     Yes,
 }
 
-fn start_server(control: &UnixStream) -> Result<Pid, Failure> {
-    let prepare_failure =
-        |problem: io::Error| Failure::at(Stage::Prepare, problem.raw_os_error().unwrap_or(0));
-    let (descriptors, specification) = receive_specification(control).map_err(prepare_failure)?;
-    let specification =
-        Specification::decode(&specification).ok_or(Failure::at(Stage::Prepare, Errno::EBADMSG as i32))?;
-    let (mut failure_reader, failure_writer) = io::pipe().map_err(prepare_failure)?;
-    let keeper = nix::unistd::getpid();
-    let server = os::fork_single_threaded(|| {
-        let failure = become_server(keeper, &descriptors, &specification);
-        let mut bytes = failure.stage.number().to_be_bytes().to_vec();
-        bytes.extend(failure.errno.to_be_bytes());
-        let _ = io::Write::write_all(&mut &failure_writer, &bytes);
-        NOT_EXECUTED
-    })
-    .map_err(prepare_failure)?;
-    // `execve` closes the child's end of the pipe, so an end without bytes means that the server is running.
-    drop(failure_writer);
-    let mut bytes = [0; 8];
-    match failure_reader.read_exact(&mut bytes) {
-        Ok(()) => {
-            let [a, b, c, d, e, f, g, h] = bytes;
-            let stage = Stage::from_number(i32::from_be_bytes([a, b, c, d]));
-            Err(Failure::at(stage, i32::from_be_bytes([e, f, g, h])))
-        }
-        Err(_) => Ok(server),
-    }
-}
-
-fn receive_specification(control: &UnixStream) -> io::Result<([OwnedFd; 3], Zeroizing<Vec<u8>>)> {
-    let mut length = [0; 4];
-    let descriptors =
-        os::receive_descriptors::<3>(control.as_fd(), &mut length)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-    let length = u32::from_be_bytes(length) as usize;
-    if length > MAX_SPECIFICATION {
-        return Err(Errno::E2BIG.into());
-    }
-    let mut bytes = Zeroizing::new(vec![0; length]);
-    (&*control).read_exact(&mut bytes)?;
-    Ok((descriptors, bytes))
-}
-
-/// Runs in the forked child. Returns only on failure.
-fn become_server(keeper: Pid, descriptors: &[OwnedFd; 3], specification: &Specification<'_>) -> Failure {
-    let prepared = (|| {
-        setsid()?;
-        // If the keeper is killed, the kernel kills the server process, even if the sidecar is dead too.
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        if nix::unistd::getppid() != keeper {
-            return Err(Errno::ESRCH);
-        }
-        nix::unistd::dup2_stdin(&descriptors[0])?;
-        nix::unistd::dup2_stdout(&descriptors[1])?;
-        nix::unistd::dup2_stderr(&descriptors[2])?;
-        os::reset_signal_dispositions();
-        SigSet::empty().thread_set_mask()
-    })();
-    if let Err(errno) = prepared {
-        return Failure::at(Stage::Prepare, errno as i32);
-    }
-    if let Some(directory) = specification.directory
-        && let Err(errno) = nix::unistd::chdir(directory)
-    {
-        return Failure::at(Stage::Directory, errno as i32);
-    }
-    let Err(errno) =
-        nix::unistd::execve(specification.program, &specification.arguments, &specification.environment);
-    Failure::at(Stage::Execute, errno as i32)
-}
-
 /// Sends a report to the sidecar. A failure is ignored: the sidecar may have exited, and the keeper continues without it.
 fn send_report(control: &UnixStream, report: Report) {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let _ = send(std::os::fd::AsRawFd::as_raw_fd(control), &report.encode(), flags);
-}
-
-impl Failure {
-    fn at(stage: Stage, errno: i32) -> Self {
-        Self { stage, errno }
-    }
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,10 @@ use zeroize::Zeroizing;
 use super::descriptor_limit;
 use super::environment::{InvalidEnvironment, Variable, check_environment};
 use super::keeper;
+use super::os;
 use super::registry::spawn_known;
 use super::server::{KeeperHandle, ProcessHandle, ServerProcess};
+use super::walls::{Step, Walls};
 use super::warden::{ServerState, warden};
 use super::wire::{self, Failure, Stage};
 
@@ -40,10 +42,14 @@ pub struct Launch {
     /// The whole environment: see [`allowed_environment`](super::allowed_environment).
     pub environment: Vec<Variable>,
     pub directory: Option<PathBuf>,
+    /// What surrounds the server. `None`: it runs as the sidecar's user, without any wall.
+    pub walls: Option<Walls>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
+    #[error("cannot confine `{}`: cannot {step}", .program.display())]
+    Confine { program: OsString, step: String, source: io::Error },
     #[error("cannot enter the directory `{}` for `{}`", directory.display(), program.display())]
     Directory { program: OsString, directory: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -58,6 +64,8 @@ pub enum LaunchError {
     NotFound { program: OsString },
     #[error("an argument or the directory of `{}` contains a NUL byte", .program.display())]
     Nul { program: OsString },
+    #[error("`{}` has more than {} sockets in its network", .program.display(), os::MAX_DESCRIPTORS)]
+    Sockets { program: OsString },
     #[error("the keeper of `{}` did not start it within {} s", .program.display(), LAUNCH_TIMEOUT.as_secs())]
     Timeout { program: OsString },
     #[error("the arguments and environment of `{}` are larger than {} bytes", .program.display(), wire::MAX_SPECIFICATION)]
@@ -74,8 +82,9 @@ pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
     let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(keeper_error)?;
     let stdout = pipe::Receiver::from_owned_fd(stdout.into()).map_err(keeper_error)?;
     let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(keeper_error)?;
-    let handle = launch_with(launch, [child_stdin.into(), child_stdout.into(), child_stderr.into()]).await?;
-    Ok(ServerProcess { stdin, stdout, stderr, handle })
+    let stdio = [child_stdin.into(), child_stdout.into(), child_stderr.into()];
+    let (handle, sockets) = launch_with(launch, stdio).await?;
+    Ok(ServerProcess { stdin, stdout, stderr, handle, sockets })
 }
 
 /// Sets the keeper's program, which is otherwise this process's binary. For tests, whose binary cannot run as a keeper;
@@ -84,12 +93,26 @@ pub fn use_keeper_program(path: PathBuf) {
     let _ = KEEPER_PROGRAM.set(path);
 }
 
-/// Starts a server with these descriptors as its stdin, stdout and stderr.
-pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<ProcessHandle, LaunchError> {
+/// Starts a server with these descriptors as its stdin, stdout and stderr. Returns the sockets of its network too.
+pub(super) async fn launch_with(
+    mut launch: Launch,
+    stdio: [OwnedFd; 3],
+) -> Result<(ProcessHandle, Vec<OwnedFd>), LaunchError> {
+    let walls = launch.walls.take();
+    let sockets = walls.as_ref().map_or(0, |walls| walls.network.sockets());
     let program = launch.program.clone();
     let directory = launch.directory.clone().unwrap_or_default();
     let keeper_error = |source| LaunchError::Keeper { program: program.clone(), source };
-    let started = tokio::task::spawn_blocking(move || start_keeper(&launch, stdio)).await;
+    if sockets > os::MAX_DESCRIPTORS {
+        return Err(LaunchError::Sockets { program });
+    }
+    let (network, servers_end) = UnixStream::pair().map_err(keeper_error)?;
+    let mut descriptors = Vec::from(stdio);
+    if sockets > 0 {
+        descriptors.push(servers_end.into());
+    }
+    let encoded = encode_walls(walls.as_ref()).map_err(keeper_error)?;
+    let started = tokio::task::spawn_blocking(move || start_keeper(&launch, &encoded, &descriptors)).await;
     let mut keeper = started.map_err(|panic| keeper_error(io::Error::other(panic)))??;
     let left_starting = keeper.state.wait_for(|state| !matches!(state, ServerState::Starting));
     let state = match tokio::time::timeout(LAUNCH_TIMEOUT, left_starting).await {
@@ -104,11 +127,23 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
                 Stage::Directory => LaunchError::Directory { program, directory, source },
                 Stage::Execute => LaunchError::Execute { program, source },
                 Stage::Prepare => LaunchError::Keeper { program, source },
+                Stage::Walls(step) => {
+                    let step = walls.as_ref().map_or_else(String::new, |walls| Step::describe(step, walls));
+                    LaunchError::Confine { program, step, source }
+                }
             })
         }
         // A server that has already exited did start: `ProcessHandle::exited` reports the exit.
         ServerState::Running { pid } | ServerState::Exited { pid, .. } | ServerState::Ended { pid, .. } => {
-            Ok(ProcessHandle::new(pid, keeper))
+            // They were sent before the program was executed, so nothing is waited for here.
+            let received = match sockets {
+                0 => Vec::new(),
+                _ => receive_sockets(&network).map_err(keeper_error)?,
+            };
+            match received.len() == sockets {
+                true => Ok((ProcessHandle::new(pid, keeper), received)),
+                false => Err(keeper_error(io::Error::other("it did not send the sockets of the network"))),
+            }
         }
         ServerState::Starting => unreachable!("waited for another state"),
     }
@@ -116,11 +151,11 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<P
 
 /// Starts a keeper and sends it the specification. Blocks while it forks, and while the keeper reads a specification that
 /// is larger than the socket's buffer.
-fn start_keeper(launch: &Launch, stdio: [OwnedFd; 3]) -> Result<KeeperHandle, LaunchError> {
-    let specification = encode_launch(launch)?;
+fn start_keeper(launch: &Launch, walls: &[u8], descriptors: &[OwnedFd]) -> Result<KeeperHandle, LaunchError> {
+    let specification = encode_launch(launch, walls)?;
     let keeper_error = |source| LaunchError::Keeper { program: launch.program.clone(), source };
     let keeper = spawn_keeper().map_err(keeper_error)?;
-    send_specification(&keeper.control, &specification, &stdio).map_err(keeper_error)?;
+    send_specification(&keeper.control, &specification, descriptors).map_err(keeper_error)?;
     Ok(keeper)
 }
 
@@ -145,9 +180,14 @@ fn spawn_keeper() -> io::Result<KeeperHandle> {
     Ok(KeeperHandle { warden, id, pid, control, state })
 }
 
-fn send_specification(control: &UnixStream, bytes: &[u8], stdio: &[OwnedFd; 3]) -> io::Result<()> {
+fn receive_sockets(network: &UnixStream) -> io::Result<Vec<OwnedFd>> {
+    network.set_nonblocking(true)?;
+    Ok(os::receive_descriptors(network.as_fd(), &mut [0])?.unwrap_or_default())
+}
+
+fn send_specification(control: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?.to_be_bytes();
-    let descriptors = stdio.each_ref().map(AsRawFd::as_raw_fd);
+    let descriptors: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&descriptors)];
     let header = [IoSlice::new(&length)];
     // The socket's buffer is empty, so the four bytes are sent at once.
@@ -155,7 +195,12 @@ fn send_specification(control: &UnixStream, bytes: &[u8], stdio: &[OwnedFd; 3]) 
     (&*control).write_all(bytes)
 }
 
-fn encode_launch(launch: &Launch) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
+/// In JSON, which contains no NUL. Empty for none.
+fn encode_walls(walls: Option<&Walls>) -> io::Result<Vec<u8>> {
+    Ok(walls.map(serde_json::to_vec).transpose()?.unwrap_or_default())
+}
+
+fn encode_launch(launch: &Launch, walls: &[u8]) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
     check_environment(&launch.environment)?;
     let directory = launch.directory.as_deref().map_or(&b""[..], |path| path.as_os_str().as_bytes());
     let arguments: Vec<&[u8]> =
@@ -166,7 +211,7 @@ fn encode_launch(launch: &Launch) -> Result<Zeroizing<Vec<u8>>, LaunchError> {
     let program = program_path(&launch.program)?;
     let environment: Vec<(&[u8], &[u8])> =
         launch.environment.iter().map(|(name, value)| (name.as_bytes(), &value[..])).collect();
-    wire::encode_specification(program.as_os_str().as_bytes(), directory, &arguments, &environment)
+    wire::encode_specification(program.as_os_str().as_bytes(), directory, walls, &arguments, &environment)
         .ok_or_else(|| LaunchError::TooLarge { program: launch.program.clone() })
 }
 

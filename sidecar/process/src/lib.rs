@@ -31,6 +31,7 @@ mod launch;
 mod os;
 mod registry;
 mod server;
+mod start;
 mod walls;
 mod warden;
 mod wire;

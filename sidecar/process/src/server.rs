@@ -3,7 +3,7 @@
 //! What must stay true: once a handle is ended or dropped, every process of the server is killed.
 
 use std::fmt;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub struct ServerProcess {
     pub stdout: pipe::Receiver,
     pub stderr: pipe::Receiver,
     pub handle: ProcessHandle,
+    /// Of a confined server: the sockets of its network, in the order of [`Network`](super::Network).
+    pub sockets: Vec<OwnedFd>,
 }
 
 /// A started server without its pipes. Dropping it kills every process of the server at once.
@@ -69,7 +71,7 @@ impl ServerProcess {
 
     /// Closes the server's stdin, then ends it like [`ProcessHandle::end`].
     pub async fn end(self, grace: Duration) -> Ended {
-        let Self { stdin, stdout, stderr, handle } = self;
+        let Self { stdin, stdout, stderr, handle, sockets: _ } = self;
         drop(stdin);
         let ended = handle.end(grace).await;
         // Closed last: a write to a closed pipe would kill the server (SIGPIPE) while it shuts down.

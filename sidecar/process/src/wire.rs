@@ -11,7 +11,10 @@ use std::ffi::CStr;
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use zeroize::Zeroizing;
+
+use super::walls::Walls;
 
 /// In bytes. The kernel accepts about 2 MiB of arguments and environment with the usual stack limit, 6 MiB at most.
 pub(super) const MAX_SPECIFICATION: usize = 8 * 1024 * 1024;
@@ -55,6 +58,29 @@ pub(super) enum Stage {
     Execute,
     /// Everything before the directory is entered.
     Prepare,
+    /// Building the walls around the server, with the number of the step.
+    Walls(i32),
+}
+
+impl Failure {
+    pub(super) const BYTES: usize = 8;
+
+    pub(super) fn at(stage: Stage, errno: Errno) -> Self {
+        Self { stage, errno: errno as i32 }
+    }
+
+    /// As it travels from the failed process to the keeper.
+    pub(super) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.stage.number().to_be_bytes());
+        bytes[4..].copy_from_slice(&self.errno.to_be_bytes());
+        bytes
+    }
+
+    pub(super) fn from_bytes([a, b, c, d, e, f, g, h]: [u8; Self::BYTES]) -> Self {
+        let stage = Stage::from_number(i32::from_be_bytes([a, b, c, d]));
+        Self { stage, errno: i32::from_be_bytes([e, f, g, h]) }
+    }
 }
 
 impl Report {
@@ -98,11 +124,15 @@ impl Order {
 }
 
 impl Stage {
+    /// The numbers from here on are those of steps of the walls.
+    const WALLS: i32 = 1000;
+
     pub(super) fn number(self) -> i32 {
         match self {
             Self::Directory => 1,
             Self::Execute => 2,
             Self::Prepare => 3,
+            Self::Walls(step) => Self::WALLS.saturating_add(step),
         }
     }
 
@@ -110,23 +140,26 @@ impl Stage {
         match number {
             1 => Self::Directory,
             2 => Self::Execute,
+            Self::WALLS.. => Self::Walls(number - Self::WALLS),
             _ => Self::Prepare,
         }
     }
 }
 
-/// Layout: the numbers of arguments and variables, then NUL-terminated strings: program, directory (empty for none),
-/// arguments, `NAME=value`.
+/// Layout: the numbers of arguments and variables, then NUL-terminated strings: program, directory (empty for none), walls in
+/// JSON (empty for none), arguments, `NAME=value`.
 pub(super) fn encode_specification(
     program: &[u8],
     directory: &[u8],
+    walls: &[u8],
     arguments: &[&[u8]],
     environment: &[(&[u8], &[u8])],
 ) -> Option<Zeroizing<Vec<u8>>> {
     let size = 8
         + program.len()
         + directory.len()
-        + 2
+        + walls.len()
+        + 3
         + arguments.iter().map(|argument| argument.len() + 1).sum::<usize>()
         + environment.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>();
     if size > MAX_SPECIFICATION {
@@ -136,7 +169,7 @@ pub(super) fn encode_specification(
     let mut bytes = Zeroizing::new(Vec::with_capacity(size));
     bytes.extend((u32::try_from(arguments.len()).ok()?).to_be_bytes());
     bytes.extend((u32::try_from(environment.len()).ok()?).to_be_bytes());
-    for text in [program, directory].iter().chain(arguments) {
+    for text in [program, directory, walls].iter().chain(arguments) {
         bytes.extend_from_slice(text);
         bytes.push(0);
     }
@@ -155,6 +188,7 @@ pub(super) fn encode_specification(
 pub(super) struct Specification<'a> {
     pub(super) program: &'a CStr,
     pub(super) directory: Option<&'a CStr>,
+    walls: &'a CStr,
     pub(super) arguments: Vec<&'a CStr>,
     pub(super) environment: Vec<&'a CStr>,
 }
@@ -171,9 +205,18 @@ impl<'a> Specification<'a> {
         };
         let program = next_text()?;
         let directory = Some(next_text()?).filter(|directory| !directory.is_empty());
+        let walls = next_text()?;
         let arguments = (0..u32::from_be_bytes(arguments)).map(|_| next_text()).collect::<Option<_>>()?;
         let environment = (0..u32::from_be_bytes(environment)).map(|_| next_text()).collect::<Option<_>>()?;
-        rest.is_empty().then_some(Self { program, directory, arguments, environment })
+        rest.is_empty().then_some(Self { program, directory, walls, arguments, environment })
+    }
+
+    /// The walls around the server; `None` if it runs without.
+    pub(super) fn walls(&self) -> io::Result<Option<Walls>> {
+        match self.walls.is_empty() {
+            true => Ok(None),
+            false => Ok(Some(serde_json::from_slice(self.walls.to_bytes())?)),
+        }
     }
 }
 
@@ -208,10 +251,11 @@ mod tests {
     #[test]
     fn a_specification_is_decoded_as_it_was_encoded() {
         let bytes =
-            encode_specification(b"/bin/x", b"", &[b"x", b""], &[(b"A", b"b=c"), (b"E", b"")]).unwrap();
+            encode_specification(b"/bin/x", b"", b"", &[b"x", b""], &[(b"A", b"b=c"), (b"E", b"")]).unwrap();
         let expected = Specification {
             program: c"/bin/x",
             directory: None,
+            walls: c"",
             arguments: vec![c"x", c""],
             environment: vec![c"A=b=c", c"E="],
         };
@@ -224,6 +268,6 @@ mod tests {
     fn an_oversize_specification_is_refused_before_memory_is_allocated() {
         let value = vec![b'x'; 1024 * 1024];
         let many = vec![(&b"A"[..], &value[..]); 9];
-        assert!(encode_specification(b"/bin/x", b"", &[], &many).is_none());
+        assert!(encode_specification(b"/bin/x", b"", b"", &[], &many).is_none());
     }
 }

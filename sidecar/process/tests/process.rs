@@ -96,7 +96,7 @@ async fn a_server_that_exits_when_stdin_closes_may_finish_its_output() {
     let polite =
         "import sys\nprint('here', flush=True)\nsys.stdin.read()\nprint('bye', flush=True)\nsys.exit(5)";
     let server = launch_python(polite, &[]).await;
-    let process::ServerProcess { stdin, mut stdout, stderr: _stderr, mut handle } = server;
+    let process::ServerProcess { stdin, mut stdout, stderr: _stderr, mut handle, .. } = server;
     assert_eq!(read_line(&mut stdout).await, "here");
     drop(stdin);
     assert_eq!(handle.exited().await, Exit::Code(5));
@@ -118,7 +118,7 @@ while True: time.sleep(0.05)
 ";
     let mut server = launch_python(script, &[]).await;
     assert_eq!(read_line(&mut server.stdout).await, "here");
-    let process::ServerProcess { stdin, mut stdout, stderr: _stderr, handle } = server;
+    let process::ServerProcess { stdin, mut stdout, stderr: _stderr, handle, .. } = server;
     drop(stdin);
     assert_eq!(handle.end(Duration::from_secs(4)).await, Ended::All);
     assert_eq!(read_line(&mut stdout).await, "terminated");

@@ -4,6 +4,8 @@
 
 #![expect(unsafe_code, reason = "the only module with unsafe code; each block says why it is sound")]
 
+mod namespaces;
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -14,10 +16,15 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::libc::winsize;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::Pid;
+
+pub(crate) use namespaces::{Below, SingleThreaded, add_mount_attributes, install_filter};
 
 /// The highest signal number, real-time signals included.
 const LAST_SIGNAL: libc::c_int = 64;
+
+/// As many as the kernel passes in one message.
+pub(crate) const MAX_DESCRIPTORS: usize = 253;
 
 /// Marks every descriptor from 3 on as close-on-exec, so that children do not inherit them.
 pub(super) fn close_descriptors_on_exec() -> io::Result<()> {
@@ -25,20 +32,6 @@ pub(super) fn close_descriptors_on_exec() -> io::Result<()> {
     // no owner's assumption about them, and takes no pointer.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     Errno::result(result).map(drop).map_err(io::Error::from)
-}
-
-/// Runs `child` in a forked copy of this process, which then exits with the code that `child` returns. Fails unless this
-/// process has a single thread: only then may the copy allocate and acquire locks.
-pub(super) fn fork_single_threaded(child: impl FnOnce() -> i32) -> io::Result<Pid> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("a process with several threads cannot be forked safely"));
-    }
-    // SAFETY: the process has one thread (checked above, and no other thread exists that could start one meanwhile), so
-    // no lock can be held by a thread that is missing in the copy.
-    match unsafe { fork() }? {
-        ForkResult::Child => std::process::exit(child()),
-        ForkResult::Parent { child } => Ok(child),
-    }
 }
 
 /// Resets every signal to its default action; an ignored signal would stay ignored across `execve`.
@@ -60,12 +53,12 @@ pub(super) fn start_in_user_namespace(command: &mut Command) {
     unsafe { command.pre_exec(enter) };
 }
 
-/// Receives bytes and the `N` descriptors that come with them. `None` at the end of the stream.
-pub(super) fn receive_descriptors<const N: usize>(
+/// Receives bytes and the descriptors that come with them, at most [`MAX_DESCRIPTORS`]. `None` at the end of the stream.
+pub(super) fn receive_descriptors(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
-) -> io::Result<Option<[OwnedFd; N]>> {
-    let mut space = cmsg_space!([RawFd; 8]);
+) -> io::Result<Option<Vec<OwnedFd>>> {
+    let mut space = cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut buffers = [io::IoSliceMut::new(bytes)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_WAITALL;
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
@@ -76,13 +69,7 @@ pub(super) fn receive_descriptors<const N: usize>(
             received.extend(descriptors.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
-    if message.bytes == 0 {
-        return Ok(None);
-    }
-    match <[OwnedFd; N]>::try_from(received) {
-        Ok(descriptors) => Ok(Some(descriptors)),
-        Err(other) => Err(io::Error::other(format!("expected {N} descriptors, not {}", other.len()))),
-    }
+    Ok((message.bytes != 0).then_some(received))
 }
 
 /// The size of the window of a terminal.

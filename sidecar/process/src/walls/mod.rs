@@ -7,10 +7,10 @@
 //! nothing of the host is visible that no [`Entry`] names; what is opened before the walls stand is closed before the
 //! program runs.
 
-
-
-
-
+mod file_system;
+pub(super) mod init;
+mod network;
+mod privileges;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -128,7 +128,7 @@ impl Network {
 
 /// Where building the walls failed. Its number travels to the sidecar, which names it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Namespaces,
     UserMap,
     Root,
@@ -145,7 +145,7 @@ pub(super) enum Step {
 impl Step {
     const ENTRIES: i32 = 100;
 
-    pub(super) fn number(self) -> i32 {
+    fn number(self) -> i32 {
         match self {
             Self::Namespaces => 1,
             Self::UserMap => 2,
