@@ -21,7 +21,17 @@ pub struct Server {
     headers: BTreeMap<String, String>,
     rules: BTreeMap<&'static str, Vec<String>>,
     lines: Vec<String>,
+    confine: Option<Shown>,
     pub(crate) kind: Kind,
+}
+
+/// What a confined server may reach besides its program and its records.
+#[derive(Clone, Debug, Default)]
+struct Shown {
+    read: Vec<String>,
+    write: Vec<String>,
+    /// Further entries of the table, such as `memory = "1GiB"`.
+    entries: Vec<String>,
 }
 
 /// Whether the server records its calls.
@@ -119,6 +129,30 @@ impl Server {
         self.rule("deny", globs)
     }
 
+    /// Confines it. A fixture can still write its records.
+    pub fn confined(mut self) -> Self {
+        self.confine.get_or_insert_default();
+        self
+    }
+
+    /// Confines it, but it may read this path.
+    pub fn shown(mut self, path: &Path) -> Self {
+        self.confine.get_or_insert_default().read.push(path_text(path));
+        self
+    }
+
+    /// Confines it, but it may write this path.
+    pub fn writing(mut self, path: &Path) -> Self {
+        self.confine.get_or_insert_default().write.push(path_text(path));
+        self
+    }
+
+    /// Confines it, with another entry of its profile, such as `memory = "1GiB"`.
+    pub fn confine(mut self, entry: &str) -> Self {
+        self.confine.get_or_insert_default().entries.push(entry.to_owned());
+        self
+    }
+
     /// Adds a line of TOML, such as `call-timeout = "2s"`.
     pub fn line(mut self, toml: &str) -> Self {
         self.lines.push(toml.to_owned());
@@ -149,6 +183,13 @@ impl Server {
             let rules: Vec<String> =
                 self.rules.iter().map(|(verdict, globs)| format!("{verdict} = {globs:?}")).collect();
             let _ = writeln!(toml, "tools = {{ {} }}", rules.join(", "));
+        }
+        if let Some(Shown { read, write, entries }) = &self.confine {
+            let records = (self.kind == Kind::Fixture).then(|| path_text(records));
+            let write: Vec<&String> = write.iter().chain(&records).collect();
+            let mut table = vec![format!("read = {read:?}"), format!("write = {write:?}")];
+            table.extend(entries.iter().cloned());
+            let _ = writeln!(toml, "confine = {{ {} }}", table.join(", "));
         }
         for line in &self.lines {
             let _ = writeln!(toml, "{line}");

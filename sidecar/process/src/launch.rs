@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::{AccessFlags, access};
 use tokio::net::unix::pipe;
@@ -24,7 +25,7 @@ use super::keeper;
 use super::os;
 use super::registry::spawn_known;
 use super::server::{KeeperHandle, ProcessHandle, ServerProcess};
-use super::walls::{Step, Walls};
+use super::walls::{Step, WallPart, Walls};
 use super::warden::{ServerState, warden};
 use super::wire::{self, Failure, Stage};
 
@@ -49,7 +50,7 @@ pub struct Launch {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     #[error("cannot confine `{}`: cannot {step}", .program.display())]
-    Confine { program: OsString, step: String, source: io::Error },
+    Confine { program: OsString, step: String, at: WallPart, source: io::Error },
     #[error("cannot enter the directory `{}` for `{}`", directory.display(), program.display())]
     Directory { program: OsString, directory: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -70,6 +71,14 @@ pub enum LaunchError {
     Timeout { program: OsString },
     #[error("the arguments and environment of `{}` are larger than {} bytes", .program.display(), wire::MAX_SPECIFICATION)]
     TooLarge { program: OsString },
+}
+
+impl LaunchError {
+    /// Whether the walls failed at `/proc`, which the kernel refuses to mount where parts of the host's are hidden.
+    pub fn is_refused_proc(&self) -> bool {
+        matches!(self, Self::Confine { at: WallPart::Proc, source, .. }
+            if source.raw_os_error() == Some(Errno::EPERM as i32))
+    }
 }
 
 /// Starts a server with pipes for its stdio. Returns once its program runs.
@@ -128,8 +137,9 @@ pub(super) async fn launch_with(
                 Stage::Execute => LaunchError::Execute { program, source },
                 Stage::Prepare => LaunchError::Keeper { program, source },
                 Stage::Walls(step) => {
+                    let at = WallPart::of(step);
                     let step = walls.as_ref().map_or_else(String::new, |walls| Step::describe(step, walls));
-                    LaunchError::Confine { program, step, source }
+                    LaunchError::Confine { program, step, at, source }
                 }
             })
         }

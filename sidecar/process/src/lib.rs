@@ -49,7 +49,8 @@ pub use launch::{Launch, LaunchError, launch, program_path, use_keeper_program};
 pub use registry::{KnownChild, spawn_known};
 pub use server::{Ended, ProcessHandle, ServerProcess};
 pub use walls::{
-    Access, Entry, EntryKind, FileAccess, FileRule, Instruction, Limit, Missing, Network, Proc, Walls,
+    Access, Entry, EntryKind, FileAccess, FileRule, Instruction, Limit, Missing, Network, Proc, WallPart,
+    Walls,
 };
 
 /// Protects this process: no core files, no access for other processes of the user, no descriptors inherited by children.

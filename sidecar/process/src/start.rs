@@ -13,8 +13,8 @@ use nix::unistd::{Pid, setsid};
 use zeroize::Zeroizing;
 
 use super::os::{self, SingleThreaded};
-use super::walls::{Step, Walls};
 use super::walls::init::{self, Handover, NAMESPACES, User};
+use super::walls::{Step, Walls};
 use super::wire::{Failure, MAX_SPECIFICATION, Specification, Stage};
 
 /// As shells exit when a command is not found. The sidecar ignores it: it gets the failure in a report.

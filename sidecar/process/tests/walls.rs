@@ -31,10 +31,8 @@ fn link(path: &str, target: &str) -> Entry {
 /// The system's programs and libraries, three devices and a `/tmp`.
 fn walls() -> Walls {
     let memory = EntryKind::Memory { mode: 0o700, bytes: 1024 * 1024, files: 64 };
-    let devices = ["/dev/null", "/dev/urandom"].map(|path| Entry {
-        path: path.into(),
-        kind: EntryKind::Device { source: path.into() },
-    });
+    let devices = ["/dev/null", "/dev/urandom"]
+        .map(|path| Entry { path: path.into(), kind: EntryKind::Device { source: path.into() } });
     let mut entries = vec![show("/usr"), Entry { path: "/tmp".into(), kind: memory }];
     // Links on a Debian whose /bin and /lib are merged into /usr.
     for name in ["bin", "sbin", "lib", "lib64"] {

@@ -163,6 +163,11 @@ impl FileSet {
         })
     }
 
+    /// Where the files are. `None` if there are none.
+    pub fn directory(&self) -> Option<&Path> {
+        (!self.paths.is_empty()).then_some(self.directory.as_path())
+    }
+
     /// The paths by file name, for `{file:NAME}`.
     pub fn paths(&self) -> &BTreeMap<String, PathBuf> {
         &self.paths

@@ -33,6 +33,7 @@
 
 #![forbid(unsafe_code)]
 
+mod confined;
 mod event;
 mod generation;
 pub mod grant_limits;

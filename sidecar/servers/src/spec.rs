@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_confine::Profile;
 use cofferdam_net::AddressPolicy;
 use cofferdam_policy::{Glob, Rules};
 use cofferdam_secrets::{SourceLimits, Template};
@@ -29,6 +30,9 @@ pub struct ServerLimits {
     pub stop_grace: Duration,
     pub stderr_line_bytes: usize,
     pub stderr_lines_per_second: u32,
+    /// Of each directory in memory of a confined server.
+    pub confined_directory_bytes: u64,
+    pub confined_processes: u32,
     pub sources: SourceLimits,
 }
 
@@ -210,6 +214,16 @@ pub struct StdioServer {
     pub files: BTreeMap<String, Template>,
     /// Where the process starts, absolute. `None`: in a directory of the server's own.
     pub directory: Option<PathBuf>,
+    /// What it may reach on this host. `None`: all that the sidecar's user can.
+    pub confinement: Option<Confinement>,
+}
+
+/// What a confined server may reach.
+#[derive(Debug)]
+pub struct Confinement {
+    pub profile: Profile,
+    /// The sidecar's own files, which no confined server sees.
+    pub hidden: Arc<[PathBuf]>,
 }
 
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Why a server did not start.
 
 use cofferdam_base::text::error_chain;
+use cofferdam_confine::WallsError;
 use cofferdam_process::LaunchError;
 use cofferdam_secrets::files::FileError;
 use cofferdam_secrets::{InjectError, SecretError};
@@ -23,6 +24,8 @@ pub enum StartError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     #[error(transparent)]
+    Walls(#[from] WallsError),
+    #[error(transparent)]
     WorkingDirectory(#[from] WorkingDirectoryError),
 }
 
@@ -32,9 +35,11 @@ impl StartError {
             Self::Files(FileError::Fill { .. }) | Self::Inject(_) | Self::Secret(_) => {
                 Code::CredentialUnavailable
             }
-            Self::LimitReached(_) | Self::Files(_) | Self::Launch(_) | Self::WorkingDirectory(_) => {
-                Code::ServerUnavailable
-            }
+            Self::LimitReached(_)
+            | Self::Files(_)
+            | Self::Launch(_)
+            | Self::Walls(_)
+            | Self::WorkingDirectory(_) => Code::ServerUnavailable,
         }
     }
 
@@ -53,6 +58,7 @@ impl StartError {
                 format!("{}; correct the server's configuration or the secret", error.for_sandbox())
             }
             Self::Files(_) => format!("its files cannot be written on the host; {ADMINISTRATOR}"),
+            Self::Walls(_) => format!("it cannot be confined on the host; {ADMINISTRATOR}"),
             Self::Launch(_) => format!("its program cannot be started on the host; {ADMINISTRATOR}"),
             Self::WorkingDirectory(_) => {
                 format!("its working directory cannot be made on the host; {ADMINISTRATOR}")

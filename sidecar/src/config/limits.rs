@@ -111,6 +111,10 @@ limits! {
     server_start_timeout: Duration = RawDuration "30s" in "100ms"..="10m";
     /// Time in which a replaced process may finish its calls, while the process with the newer credential serves new ones.
     replace_drain: Duration = RawDuration "5m" in "1s"..="1d";
+    /// Bytes of each directory in memory of a confined server: its home, its `/tmp` and its `/dev/shm`. They are memory of the host.
+    confined_directory_bytes: u64 = RawSize "256MiB" in "1MiB"..="64GiB";
+    /// Processes and threads of one confined server, unless its `confine.pids` says otherwise. It cannot use up those of the host. Root's processes are not limited by the kernel.
+    confined_processes: u32 = RawCount "1024" in "1"..="65536";
     /// Bytes of one stderr line that are logged. A server may write a line without an end.
     stderr_line_bytes: usize = RawSize "4KiB" in "64B"..="64KiB";
     /// Stderr lines logged per server process and second. A flood of one server must not hide the lines of others.

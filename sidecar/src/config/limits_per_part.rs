@@ -25,6 +25,8 @@ impl From<&Limits> for ServerLimits {
             stop_grace: limits.stop_grace,
             stderr_line_bytes: limits.stderr_line_bytes,
             stderr_lines_per_second: limits.stderr_lines_per_second,
+            confined_directory_bytes: limits.confined_directory_bytes,
+            confined_processes: limits.confined_processes,
             sources: limits.into(),
         }
     }

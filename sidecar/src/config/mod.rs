@@ -24,6 +24,7 @@ mod private_paths;
 mod problem;
 mod quantities;
 mod raw;
+mod raw_confine;
 mod schema;
 mod spanned;
 pub(crate) mod suggest;

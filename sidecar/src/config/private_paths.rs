@@ -9,26 +9,29 @@ use cofferdam_servers::spec::ServerSpec;
 use cofferdam_vault as vault;
 use relay_proto::name::Name;
 
-use super::{Admin, Config};
+use super::{Admin, Config, Relay};
 
 impl Config {
     /// Paths that no sandbox may open, each with its name for messages. `file` is the configuration itself.
     pub(crate) fn private_paths(&self, file: &Path) -> Vec<(String, PathBuf)> {
         let (state_dir, vault) = (Some(self.state_dir.as_path()), self.vault.as_ref());
-        private_paths(file, state_dir, Some(&self.admin), vault, &self.secrets, &self.servers)
+        let private = private_paths(file, state_dir, Some(&self.admin), vault, &self.secrets);
+        [private, programs(&self.servers)].concat()
     }
 }
 
+/// A path, with its name for messages.
+pub(super) type NamedPath = (String, PathBuf);
+
 /// The configuration, the state directory, the admin socket, files of the admin API's TLS and of Vault, and files and
-/// programs of secrets and servers.
+/// programs of secrets.
 pub(super) fn private_paths(
     file: &Path,
     state_dir: Option<&Path>,
     admin: Option<&Admin>,
     vault: Option<&vault::Settings>,
     secrets: &BTreeMap<Name, Arc<SecretSpec>>,
-    servers: &BTreeMap<Name, Arc<ServerSpec>>,
-) -> Vec<(String, PathBuf)> {
+) -> Vec<NamedPath> {
     let mut paths = vec![("this configuration".to_owned(), file.to_owned())];
     paths.extend(state_dir.map(|path| ("`state-dir`".to_owned(), path.to_owned())));
     paths.extend(admin.map(|admin| ("`admin.socket`".to_owned(), admin.socket.clone())));
@@ -46,9 +49,20 @@ pub(super) fn private_paths(
         let (key, path) = secret.origin.private_path()?;
         Some((format!("`secrets.{}.{key}`", secret.name), path.to_owned()))
     }));
-    paths.extend(servers.values().filter_map(|server| {
+    paths
+}
+
+/// The programs of the servers.
+pub(super) fn programs(servers: &BTreeMap<Name, Arc<ServerSpec>>) -> Vec<NamedPath> {
+    let program = |server: &Arc<ServerSpec>| {
         let program = server.kind.program()?;
         Some((format!("`servers.{}.command`", server.name), program.to_owned()))
-    }));
-    paths
+    };
+    servers.values().filter_map(program).collect()
+}
+
+/// What no confined server may see: the private paths, and the sockets at which sandboxes connect.
+pub(super) fn hidden_paths(private: &[NamedPath], relay: &Relay) -> Arc<[PathBuf]> {
+    let sockets = relay.unix.iter().map(|unix| &unix.path).chain(&relay.vsock_dir);
+    private.iter().map(|(_, path)| path).chain(sockets).cloned().collect()
 }

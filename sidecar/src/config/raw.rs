@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::limits::RawLimits;
 use super::quantities::RawDuration;
+use super::raw_confine::RawConfine;
 use super::spanned::Spanned;
 use crate::harness::Harness;
 
@@ -218,6 +219,8 @@ pub(super) struct RawServer {
     pub(super) env: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
     /// Files by name, with templates as in `env`. They have mode 0600 and are held in memory; `{file:NAME}` is a file's path.
     pub(super) files: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
+    /// What the process may reach on this host: a table, which confines it, or `off`. Default: `off`.
+    pub(super) confine: Option<Spanned<RawConfine>>,
     /// The directory in which the process starts; a relative path starts at the configuration's directory. Default: a directory
     /// of the server's own in `state-dir`, empty at first.
     pub(super) cwd: Option<Spanned<String>>,

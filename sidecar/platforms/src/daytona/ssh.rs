@@ -57,12 +57,13 @@ pub(super) async fn open(
         args: vec!["-F".into(), settings.file.clone().into(), "-T".into(), HOST.into(), hub.into()],
         environment: allowed_environment(Vec::new()),
         directory: None,
+        walls: None,
     });
     let started = launched.await.map_err(|error| {
         let why = format!("{}; the OpenSSH client must be installed on the host", error_chain(&error));
         PlatformError::Sandbox { action: CONNECTING, why }
     })?;
-    let cofferdam_process::ServerProcess { stdin, mut stdout, mut stderr, mut handle } = started;
+    let cofferdam_process::ServerProcess { stdin, mut stdout, mut stderr, mut handle, .. } = started;
     let mut first = [0; 1];
     match timeout(CONNECT_TIMEOUT, stdout.read(&mut first)).await {
         Ok(Ok(1)) => {}

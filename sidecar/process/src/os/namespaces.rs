@@ -76,8 +76,7 @@ pub(crate) fn install_filter(instructions: &[libc::sock_filter]) -> Result<(), E
     // The kernel does not write to the program; the field's type is the C header's.
     let program = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
     // SAFETY: `program` and the instructions that it points to outlive the call, which copies them; the kernel checks them.
-    let result = unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_u32, &raw const program)
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0_u32, &raw const program) };
     Errno::result(result).map(drop)
 }

@@ -77,13 +77,10 @@ fn open_source(entry: &Entry) -> Result<Source, Errno> {
             (source, NO_SETUID | NO_DEVICES, *missing)
         }
         // Read-only does not forbid writing to a device, but changing its owner and mode.
-        EntryKind::Device { source } => {
-            (source, READ_ONLY | NO_SETUID | NO_PROGRAMS, Missing::Refuse)
+        EntryKind::Device { source } => (source, READ_ONLY | NO_SETUID | NO_PROGRAMS, Missing::Refuse),
+        EntryKind::Directory | EntryKind::File { .. } | EntryKind::Link { .. } | EntryKind::Memory { .. } => {
+            return Ok(Source::Nothing);
         }
-        EntryKind::Directory
-        | EntryKind::File { .. }
-        | EntryKind::Link { .. }
-        | EntryKind::Memory { .. } => return Ok(Source::Nothing),
     };
     let tree = match clone_tree(source) {
         Ok(tree) => tree,
@@ -154,11 +151,7 @@ fn make_directory(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> rusti
 }
 
 /// Makes a file, unless there is one already on which something else is to be mounted.
-fn make_file(
-    parent: BorrowedFd<'_>,
-    name: impl rustix::path::Arg,
-    content: &[u8],
-) -> rustix::io::Result<()> {
+fn make_file(parent: BorrowedFd<'_>, name: impl rustix::path::Arg, content: &[u8]) -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = match openat(parent, name, flags, Mode::from_raw_mode(FILE_MODE)) {
         Err(rustix::io::Errno::EXIST) if content.is_empty() => return Ok(()),

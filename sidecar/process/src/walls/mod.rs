@@ -43,16 +43,30 @@ pub struct Entry {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum EntryKind {
     /// A file or directory of the host, with all that is mounted inside it.
-    Bind { source: String, access: Access, missing: Missing },
+    Bind {
+        source: String,
+        access: Access,
+        missing: Missing,
+    },
     /// A device of the host, such as `/dev/null`.
-    Device { source: String },
+    Device {
+        source: String,
+    },
     /// An empty read-only directory.
     Directory,
     /// A file that exists only here.
-    File { content: String },
-    Link { target: String },
+    File {
+        content: String,
+    },
+    Link {
+        target: String,
+    },
     /// An empty directory in memory. It ends with the server.
-    Memory { mode: u32, bytes: u64, files: u64 },
+    Memory {
+        mode: u32,
+        bytes: u64,
+        files: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -123,6 +137,24 @@ impl Network {
     /// How many sockets the sidecar receives: the listeners in their order, then the resolver's.
     pub fn sockets(&self) -> usize {
         self.listeners.len() + usize::from(self.resolver.is_some())
+    }
+}
+
+/// The part of the walls that could not be built.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WallPart {
+    Namespaces,
+    Proc,
+    Other,
+}
+
+impl WallPart {
+    pub(crate) fn of(step: i32) -> Self {
+        match step {
+            1 | 2 => Self::Namespaces,
+            4 => Self::Proc,
+            _ => Self::Other,
+        }
     }
 }
 

@@ -107,9 +107,7 @@ pub(super) fn filter_system_calls(instructions: &[Instruction]) -> Result<(), Er
     if instructions.is_empty() {
         return Ok(());
     }
-    let program: Vec<sock_filter> = instructions
-        .iter()
-        .map(|&Instruction(code, jt, jf, k)| sock_filter { code, jt, jf, k })
-        .collect();
+    let program: Vec<sock_filter> =
+        instructions.iter().map(|&Instruction(code, jt, jf, k)| sock_filter { code, jt, jf, k }).collect();
     os::install_filter(&program)
 }

@@ -33,11 +33,23 @@ pub(crate) fn prepare() {
 pub(crate) fn python(script: &str, variables: &[(&str, &str)]) -> Launch {
     let environment = variables.iter().map(|(name, value)| (name.into(), Zeroizing::new((*value).into())));
     let args = vec!["-c".into(), script.into()];
-    Launch { program: "python3".into(), args, environment: environment.collect(), directory: None, walls: None }
+    Launch {
+        program: "python3".into(),
+        args,
+        environment: environment.collect(),
+        directory: None,
+        walls: None,
+    }
 }
 
 pub(crate) fn plain(program: &str) -> Launch {
-    Launch { program: program.into(), args: Vec::new(), environment: Vec::new(), directory: None, walls: None }
+    Launch {
+        program: program.into(),
+        args: Vec::new(),
+        environment: Vec::new(),
+        directory: None,
+        walls: None,
+    }
 }
 
 pub(crate) async fn launch_python(script: &str, variables: &[(&str, &str)]) -> ServerProcess {

@@ -119,6 +119,7 @@ impl Setup {
                 env: entries("KEY", self.env_template),
                 files,
                 directory: None,
+                confinement: None,
             }),
             rules: Rules::default(),
             call_timeout: Duration::from_secs(240),
@@ -141,6 +142,8 @@ fn limits() -> ServerLimits {
         stop_grace: Duration::from_secs(2),
         stderr_line_bytes: 4096,
         stderr_lines_per_second: 100,
+        confined_directory_bytes: 1024 * 1024,
+        confined_processes: 64,
         sources: SourceLimits { bytes: 1024, exec_timeout: Duration::from_secs(10) },
     }
 }

@@ -1,6 +1,7 @@
 //! How a server of each kind is started: its secrets are obtained, then its process is started or its
 //! HTTP client is created.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use cofferdam_base::memory::MemoryAccount;
@@ -15,6 +16,7 @@ use super::http_credentials::HeaderCredentials;
 use super::scripted::Script;
 use super::stdio::StdioUpstream;
 use super::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
+use crate::confined::{self, ConfinedStart};
 use crate::grant_limits::{LimitReached, ProcessPermit, SandboxLimits};
 use crate::read_memory::InputMemory;
 use crate::server_secrets::ServerSecrets;
@@ -92,21 +94,34 @@ impl StartContext<'_> {
             return Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))));
         }
         let server = &self.secrets.server.name;
-        let directory = match &stdio.directory {
-            Some(directory) => directory.clone(),
-            None => self.host.working_directories.of(server)?,
-        };
+        let own_directory = self.host.working_directories.of(server)?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
-        let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle } = process::launch(Launch {
-            program: program.into(),
-            args: match filled.is_empty() {
-                true => arguments.iter().map(Into::into).collect(),
-                false => filled,
-            },
-            environment: process::allowed_environment(injected),
-            directory: Some(directory),
-        })
-        .await?;
+        let args: Vec<OsString> = match filled.is_empty() {
+            true => arguments.iter().map(Into::into).collect(),
+            false => filled,
+        };
+        let started = match &stdio.confinement {
+            None => {
+                let directory = Some(stdio.directory.clone().unwrap_or(own_directory));
+                let environment = process::allowed_environment(injected);
+                process::launch(Launch { program: program.into(), args, environment, directory, walls: None })
+                    .await?
+            }
+            Some(confinement) => {
+                let start = ConfinedStart {
+                    program,
+                    written: arguments,
+                    arguments: args,
+                    injected,
+                    files: resources.files.directory(),
+                    directory: stdio.directory.as_deref(),
+                    kept_home: own_directory,
+                    limits: self.limits,
+                };
+                confined::start(confinement, start).await?
+            }
+        };
+        let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle, sockets: _ } = started;
         tracing::info!(%server, link = %self.link, scope, pid = handle.pid(), "server started");
         self.host.tasks.spawn(stderr::log(
             stderr_pipe,

@@ -6,6 +6,7 @@
 //! result is used only if no problem was reported, so a check may leave out a value that it reports.
 
 mod admin_tls;
+mod confine;
 mod grants;
 mod http_server;
 mod paths;
@@ -30,7 +31,7 @@ use super::Config;
 use super::digest::policy_digest;
 use super::document::{Document, RemovedEntries};
 use super::environment::Environment;
-use super::private_paths::private_paths;
+use super::private_paths::{hidden_paths, private_paths, programs};
 use super::problem::Report;
 use super::quantities::RawDuration;
 use super::raw::RawAuditSync;
@@ -67,22 +68,18 @@ pub(super) fn check(
     let checker = &mut checker;
     let vault = raw.vault.and_then(|written| vault::check_vault(checker, written));
     let secrets = secrets::check_secrets(checker, raw.secrets);
-    let servers = servers::check_servers(checker, raw.servers);
-    let grants = grants::check_grants(checker, raw.grants, &grants::servers_using_vault(&servers, &secrets));
-    let platforms = platforms::check_platforms(checker, raw.platforms, &secrets);
-    let attachments = platforms::check_attachments(checker, raw.attach, &platforms);
     let state_dir = relay::check_state_dir(checker, raw.state_dir);
     let admin = relay::check_admin(checker, raw.admin, state_dir.as_deref());
     let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
     let relay = relay::check_relay(checker, raw.relay);
-    let private = private_paths(
-        &normalized(checker.context.file),
-        state_dir.as_deref(),
-        admin.as_ref(),
-        vault.as_ref(),
-        &secrets,
-        &servers,
-    );
+    let file = normalized(checker.context.file);
+    let private = private_paths(&file, state_dir.as_deref(), admin.as_ref(), vault.as_ref(), &secrets);
+    let hidden = hidden_paths(&private, &relay);
+    let servers = servers::check_servers(checker, raw.servers, &hidden);
+    let grants = grants::check_grants(checker, raw.grants, &grants::servers_using_vault(&servers, &secrets));
+    let platforms = platforms::check_platforms(checker, raw.platforms, &secrets);
+    let attachments = platforms::check_attachments(checker, raw.attach, &platforms);
+    let private = [private, programs(&servers)].concat();
     let socket_directory = relay.unix.as_ref().and_then(|unix| unix.path.parent());
     for (key, directory, span) in [
         ("relay.unix", socket_directory, socket_span),

@@ -1,15 +1,16 @@
 //! Checks `[servers.*]`: the command or URL, the templates for credentials, and the rules.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cofferdam_policy::{Glob, Rules};
 use cofferdam_secrets::{InvalidTemplate, Template};
-use cofferdam_servers::spec::{Reload, Replace, Retry, ServerKind, ServerSpec, StdioServer};
+use cofferdam_servers::spec::{Confinement, Reload, Replace, Retry, ServerKind, ServerSpec, StdioServer};
 use relay_proto::name::Name;
 
 use super::scopes::ServerEntries;
-use super::{Checker, Section, http_server, scopes, secrets, span_of, written_keys};
+use super::{Checker, Section, confine, http_server, scopes, secrets, span_of, written_keys};
 use crate::config::document::dotted;
 use crate::config::raw::{RawArgvSecrets, RawReload, RawReplace, RawServer};
 use crate::config::spanned::Spanned;
@@ -19,6 +20,7 @@ struct Command {
     words: Spanned<Vec<String>>,
     argv_secrets: RawArgvSecrets,
     cwd: Option<Spanned<String>>,
+    confinement: Option<Confinement>,
 }
 
 /// A raw table of templates, as in `env`, `files` and `headers`.
@@ -27,10 +29,11 @@ pub(super) type RawTemplates = BTreeMap<Spanned<String>, Spanned<String>>;
 pub(super) fn check_servers(
     checker: &mut Checker<'_, '_>,
     raw: BTreeMap<Spanned<String>, RawServer>,
+    hidden: &Arc<[PathBuf]>,
 ) -> BTreeMap<Name, Arc<ServerSpec>> {
     let checked = raw.into_iter().filter_map(|(written, server)| {
         let name = checker.parse_name("a server", &written);
-        let server = check_server(checker, &written, name, server)?;
+        let server = check_server(checker, &written, name, server, hidden)?;
         Some((server.name.clone(), Arc::new(server)))
     });
     checked.collect()
@@ -41,6 +44,7 @@ fn check_server(
     written: &Spanned<String>,
     name: Option<Name>,
     mut raw: RawServer,
+    hidden: &Arc<[PathBuf]>,
 ) -> Option<ServerSpec> {
     let table = dotted(&["servers", &written.value]);
     let call_timeout = checker.check_duration(
@@ -64,7 +68,7 @@ fn check_server(
     let replace = raw.replace.as_ref().map(|replace| replace.value).map_or_else(Replace::default, Into::into);
     let reload = check_reload(checker, &table, written, &raw);
     let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
-    let kind = check_kind(checker, &table, written, raw);
+    let kind = check_kind(checker, &table, written, raw, hidden);
     let entries = kind.as_ref().map(|kind| match kind {
         ServerKind::Http(http) => ServerEntries::Headers(http),
         ServerKind::Stdio(stdio) => ServerEntries::Process(stdio),
@@ -82,9 +86,11 @@ fn check_kind(
     table: &str,
     written: &Spanned<String>,
     raw: RawServer,
+    hidden: &Arc<[PathBuf]>,
 ) -> Option<ServerKind> {
     let stdio_keys = written_keys([
         ("argv-secrets", span_of(&raw.argv_secrets)),
+        ("confine", span_of(&raw.confine)),
         ("cwd", span_of(&raw.cwd)),
         ("env", span_of(&raw.env)),
         ("files", span_of(&raw.files)),
@@ -121,7 +127,8 @@ fn check_kind(
             let env = raw.env.map(|env| env.value).unwrap_or_default();
             let files = raw.files.map(|files| files.value).unwrap_or_default();
             let argv_secrets = raw.argv_secrets.map(|written| written.value).unwrap_or_default();
-            let command = Command { words: raw.command?, argv_secrets, cwd: raw.cwd };
+            let confinement = confine::check_confine(checker, table, raw.confine, hidden);
+            let command = Command { words: raw.command?, argv_secrets, cwd: raw.cwd, confinement };
             check_stdio(checker, table, command, env, files).map(ServerKind::Stdio)
         }
     }
@@ -134,7 +141,7 @@ fn check_stdio(
     raw_env: RawTemplates,
     raw_files: RawTemplates,
 ) -> Option<StdioServer> {
-    let Command { words, argv_secrets, cwd } = command;
+    let Command { words, argv_secrets, cwd, confinement } = command;
     let key = format!("{table}.command");
     let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
     let argument_templates = match argv_secrets {
@@ -148,7 +155,8 @@ fn check_stdio(
     let directory = cwd.map(|cwd| checker.check_path(&format!("{table}.cwd"), &cwd));
     let files = check_files(checker, table, raw_files, &names);
     let env = check_variables(checker, table, raw_env, &names);
-    Some(StdioServer { command: command?, argument_templates, env, files, directory: directory.flatten() })
+    let directory = directory.flatten();
+    Some(StdioServer { command: command?, argument_templates, env, files, directory, confinement })
 }
 
 /// Checks the files of a server or of one of its scopes; `table` is its path in the file. `names` are all files that a

@@ -1,0 +1,92 @@
+//! Starts the process of a confined server.
+//!
+//! What must stay true: a server whose walls cannot be built does not start; without its own `/proc` it starts only where the
+//! kernel refuses one, which is logged.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cofferdam_confine::{self as confine, Home, OwnDirectories, Start};
+use cofferdam_process::{self as process, Launch, Network, Proc, ServerProcess, Variable};
+
+use crate::spec::{Confinement, ServerLimits};
+use crate::start_error::StartError;
+
+/// Whether the kernel has refused to mount `/proc` for a confined server. A container around the sidecar that hides parts of its
+/// own `/proc` is the cause, and that does not change while the sidecar runs.
+static PROC_REFUSED: AtomicBool = AtomicBool::new(false);
+
+const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
+
+/// What a start needs besides the confinement.
+pub(crate) struct ConfinedStart<'a> {
+    pub(crate) program: &'a str,
+    /// As configured; they may name files.
+    pub(crate) written: &'a [String],
+    /// As the server gets them.
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) injected: Vec<Variable>,
+    pub(crate) files: Option<&'a Path>,
+    pub(crate) directory: Option<&'a Path>,
+    /// The server's directory on the host.
+    pub(crate) kept_home: PathBuf,
+    pub(crate) limits: &'a ServerLimits,
+}
+
+pub(crate) async fn start(
+    confinement: &Confinement,
+    start: ConfinedStart<'_>,
+) -> Result<ServerProcess, StartError> {
+    let names: Vec<OsString> = start.injected.iter().map(|(name, _)| name.clone()).collect();
+    let environment = confine::environment(process::allowed_environment(start.injected), &names);
+    let path = process::program_path(start.program.as_ref())?;
+    let written: Vec<OsString> = start.written.iter().map(Into::into).collect();
+    let network = Network::default();
+    let attempt = |proc: Proc| {
+        let kept_home = (confinement.profile.home == Home::Keep).then_some(start.kept_home.as_path());
+        let (walls, program) = confine::walls(
+            &confinement.profile,
+            &Start {
+                program: &path,
+                arguments: &written,
+                directory: start.directory,
+                injected: start.files,
+                own: OwnDirectories {
+                    kept_home,
+                    memory_bytes: start.limits.confined_directory_bytes,
+                    processes: u64::from(start.limits.confined_processes),
+                },
+                private: &confinement.hidden,
+                network: &network,
+                hosts: HOSTS,
+                resolver: None,
+                proc,
+            },
+        )?;
+        let directory = Some(start.directory.unwrap_or(Path::new(confine::HOME)).to_owned());
+        let (args, environment) = (start.arguments.clone(), environment.clone());
+        Ok::<_, StartError>(Launch {
+            program: program.into(),
+            args,
+            environment,
+            directory,
+            walls: Some(walls),
+        })
+    };
+    if PROC_REFUSED.load(Ordering::Relaxed) {
+        return Ok(process::launch(attempt(Proc::Empty)?).await?);
+    }
+    match process::launch(attempt(Proc::Own)?).await {
+        Err(error) if error.is_refused_proc() => {
+            let server = process::launch(attempt(Proc::Empty)?).await?;
+            PROC_REFUSED.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                "confined servers have an empty /proc: the kernel refuses to mount one, because a container around the \
+                 sidecar hides parts of its own"
+            );
+            Ok(server)
+        }
+        other => Ok(other?),
+    }
+}

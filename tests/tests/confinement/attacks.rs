@@ -1,0 +1,185 @@
+//! What a malicious server tries, first without walls, where it works, and then with them.
+//!
+//! The attacker is `attacks.py`; its victim is another server of the same sidecar and user, and things of the test: a file, a
+//! port, an abstract socket, shared memory.
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
+
+use cofferdam_tests::server::Server;
+use cofferdam_tests::world::World;
+use serde_json::json;
+
+/// The victim's secret, and the name of what the test shares with the host.
+const MARK: &str = "c0ffee-mark-4711-0815-d00d";
+
+/// Attacks that work for every server without walls.
+const BY_ANY_SERVER: [&str; 24] = [
+    "environment_of_another_server",
+    "memory_of_another_server",
+    "trace_another_server",
+    "read_memory_by_system_call",
+    "take_a_descriptor",
+    "file_of_the_user",
+    "file_by_dot_dot",
+    "file_by_symbolic_link",
+    "file_by_root_of_a_process",
+    "injected_file_of_another_server",
+    "admin_socket",
+    "relay_socket",
+    "abstract_socket",
+    "loopback_port",
+    "shared_memory",
+    "signal_its_parent",
+    "signal_another_server",
+    "user_namespace",
+    "clone_a_user_namespace",
+    "setuid_program",
+    "udp_to_the_host",
+    "network_interfaces",
+    "memory_bomb",
+    "fill_its_temporary_directory",
+];
+/// Attacks that also need the privileges of root, or that the host's own kernel may forbid without walls too.
+const BY_ROOT: [&str; 18] = [
+    "mount_a_file_system",
+    "remount_writable",
+    "io_uring",
+    "change_root",
+    "become_another_user",
+    "capabilities",
+    "core_pattern",
+    "clock",
+    "kernel_log",
+    "write_to_the_system",
+    "write_to_its_program",
+    "make_a_device",
+    "raw_socket",
+    "packet_socket",
+    "netlink_audit",
+    "vsock",
+    "leaked_descriptors",
+    "memory_bomb",
+];
+
+#[test]
+fn attacks_that_work_without_walls_fail_with_them() {
+    let scene = Scene::new();
+    let open = scene.world(Walls::None);
+    let reached = open.attack_all(BY_ANY_SERVER);
+    let failed: Vec<_> = reached.iter().filter(|(_, text)| !text.starts_with("REACHED")).collect();
+    assert!(failed.is_empty(), "these prove nothing, because they fail without walls too: {failed:#?}");
+    drop(open);
+    let confined = scene.world(Walls::Up);
+    let stopped = confined.attack_all(BY_ANY_SERVER.into_iter().chain(BY_ROOT));
+    let reached: Vec<_> = stopped.iter().filter(|(_, text)| !text.starts_with("STOPPED")).collect();
+    assert!(reached.is_empty(), "the walls did not stop these: {reached:#?}");
+}
+
+/// Whether the servers of a world are confined.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Walls {
+    None,
+    Up,
+}
+
+/// What there is to attack on the host.
+struct Scene {
+    directory: tempfile::TempDir,
+    port: TcpListener,
+    udp: UdpSocket,
+    _abstract_socket: UnixListener,
+    shared_memory: PathBuf,
+}
+
+struct Attacked {
+    world: World,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("make a directory");
+        for name in ["shown", "shared"] {
+            std::fs::create_dir(directory.path().join(name)).expect("make a directory");
+        }
+        std::fs::write(directory.path().join("key"), "a private key").expect("write the key");
+        let port = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let udp = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let echo = udp.try_clone().expect("clone the socket");
+        std::thread::spawn(move || {
+            let mut bytes = [0; 16];
+            while let Ok((length, peer)) = echo.recv_from(&mut bytes) {
+                let _ = echo.send_to(&bytes[..length], peer);
+            }
+        });
+        let address = SocketAddr::from_abstract_name(MARK).expect("an abstract address");
+        let abstract_socket = UnixListener::bind_addr(&address).expect("listen");
+        let shared_memory = PathBuf::from(format!("/dev/shm/{MARK}"));
+        std::fs::write(&shared_memory, "shared").expect("write to shared memory");
+        Self { directory, port, udp, _abstract_socket: abstract_socket, shared_memory }
+    }
+
+    /// A world with the victim and the attacker. Both run, each for its own link.
+    fn world(&self, walls: Walls) -> Attacked {
+        let path = |name: &str| self.directory.path().join(name).display().to_string();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/confinement/attacks.py");
+        let port =
+            |address: std::io::Result<std::net::SocketAddr>| address.expect("an address").port().to_string();
+        let victim = Server::fixture().env("SECRET", "{mark.value}").file("victim.key", "{mark.value}");
+        let attacker = Server::command(["/usr/bin/python3", script])
+            .env("MARK", MARK)
+            .env("USER_FILE", &path("key"))
+            .env("SHOWN", &path("shown"))
+            .env("SHARED", &path("shared"))
+            .env("PORT", &port(self.port.local_addr()))
+            .env("UDP_PORT", &port(self.udp.local_addr()));
+        let (victim, attacker) = match walls {
+            Walls::None => (victim.line("confine = \"off\""), attacker.line("confine = \"off\"")),
+            Walls::Up => {
+                let attacker = attacker.shown(&self.directory.path().join("shown"));
+                let attacker = attacker.writing(&self.directory.path().join("shared"));
+                (victim.confined(), attacker.confine("memory = \"256MiB\""))
+            }
+        };
+        let world = World::new()
+            .server("victim", victim)
+            .server("attacker", attacker)
+            .secret_file("mark", MARK)
+            .limit("confined-directory-bytes = \"16MiB\"")
+            .start();
+        Attacked { world }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.shared_memory);
+    }
+}
+
+impl Attacked {
+    /// Makes these attacks while the victim runs, and returns what the attacker says of each.
+    fn attack_all<'a>(&self, attacks: impl IntoIterator<Item = &'a str>) -> Vec<(&'a str, String)> {
+        let mut victim = self.world.connected("victim");
+        victim.call_text("echo", json!({"text": "running"}));
+        let layout = self.world.layout();
+        let with = json!({ "ADMIN": layout.admin, "RELAY": layout.relay, "VICTIM": process_with_secret().to_string() });
+        let mut attacker = self.world.connected("attacker");
+        let mut attack = |name| attacker.call_text("attack", json!({ "name": name, "with": with }));
+        attacks.into_iter().map(|name| (name, attack(name))).collect()
+    }
+}
+
+/// The victim's process, by its number on the host.
+fn process_with_secret() -> u32 {
+    let secret = format!("SECRET={MARK}");
+    let has_secret = |process: &u32| {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|variable| variable == secret.as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").expect("list the processes");
+    let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.into_iter().find(has_secret).expect("the victim runs")
+}
