@@ -216,3 +216,130 @@ fn base_of_environment(directory: &Path) -> Option<PathBuf> {
     let home = Path::new(home.trim());
     ["python3", "python"].iter().map(|name| home.join(name)).find(|path| path.is_file())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// A directory with files, some of them executable scripts.
+    struct Files(tempfile::TempDir);
+
+    impl Files {
+        fn new(files: &[(&str, &str)]) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            for (name, content) in files {
+                let path = directory.path().join(name);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(&path, content).unwrap();
+                std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+            }
+            Self(directory)
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().canonicalize().unwrap().join(name)
+        }
+
+        fn find(&self, program: &str, arguments: &[PathBuf]) -> Result<Program, ProgramError> {
+            let search = std::env::join_paths([self.path("home/.nvm/v22/bin"), "/usr/bin".into()]).unwrap();
+            let home = self.path("home");
+            let private = [self.path("state")];
+            let surroundings = Surroundings { home: Some(&home), private: &private, search: Some(&search) };
+            Program::find(&self.path(program), arguments, surroundings)
+        }
+
+        #[track_caller]
+        fn assert_shown(&self, program: &str, shown: &[&str]) {
+            let expected: BTreeSet<PathBuf> = shown.iter().map(|name| self.path(name)).collect();
+            assert_eq!(self.find(program, &[]).unwrap().shown, expected);
+        }
+    }
+
+    #[test]
+    fn a_program_of_the_system_needs_nothing_more() {
+        let files = Files::new(&[]);
+        let program = files.find("/bin/sh", &[]).unwrap();
+        assert!(program.shown.is_empty(), "{program:?}");
+    }
+
+    #[test]
+    fn a_program_alone_in_a_home_directory_is_shown_alone() {
+        let files = Files::new(&[
+            ("home/server", "\u{7f}ELF"),
+            ("home/.local/bin/tool", ""),
+            ("home/.local/lib/x", ""),
+        ]);
+        files.assert_shown("home/server", &["home/server"]);
+        files.assert_shown("home/.local/bin/tool", &["home/.local/bin/tool"]);
+    }
+
+    #[test]
+    fn a_linked_node_server_is_shown_with_its_modules_and_its_interpreter() {
+        let modules = "home/project/node_modules";
+        let script = format!("{modules}/pkg/dist/index.js");
+        let files = Files::new(&[
+            (&script, "#!/usr/bin/env -S node --no-warnings\n"),
+            ("home/project/.env", "TOKEN=x"),
+            ("home/.nvm/v22/bin/node", ""),
+            ("home/.nvm/v22/lib/node_modules/npm/package.json", "{}"),
+        ]);
+        std::fs::create_dir(files.path("home/project/node_modules/.bin")).unwrap();
+        symlink("../pkg/dist/index.js", files.path("home/project/node_modules/.bin/server")).unwrap();
+        files.assert_shown("home/project/node_modules/.bin/server", &[modules, "home/.nvm/v22"]);
+    }
+
+    #[test]
+    fn a_virtual_environment_is_shown_with_the_interpreter_that_it_was_made_with() {
+        let files = Files::new(&[("home/.pyenv/3.11/bin/python3", ""), ("home/.pyenv/3.11/lib/os.py", "")]);
+        let base = files.path("home/.pyenv/3.11/bin");
+        std::fs::create_dir_all(files.path("home/venv/bin")).unwrap();
+        std::fs::write(
+            files.path("home/venv/pyvenv.cfg"),
+            format!("home = {}\nversion = 3.11\n", base.display()),
+        )
+        .unwrap();
+        symlink(base.join("python3"), files.path("home/venv/bin/python3")).unwrap();
+        let script = format!("#!{}\n", files.path("home/venv/bin/python3").display());
+        std::fs::write(files.path("home/venv/bin/server"), script).unwrap();
+        files.assert_shown("home/venv/bin/server", &["home/venv", "home/.pyenv/3.11"]);
+    }
+
+    #[test]
+    fn scripts_among_the_arguments_are_shown_with_their_package_but_never_a_home() {
+        let files = Files::new(&[
+            ("home/tools/package.json", "{}"),
+            ("home/tools/dist/server.mjs", ""),
+            ("home/alone.py", ""),
+            ("state/server.py", ""),
+        ]);
+        let arguments =
+            ["home/tools/dist/server.mjs", "home/alone.py", "state/server.py"].map(|name| files.path(name));
+        let shown = files.find("/bin/sh", &arguments).unwrap().shown;
+        let expected = ["home/tools", "home/alone.py", "state/server.py"].map(|name| files.path(name));
+        assert_eq!(shown, BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn a_linked_directory_leads_to_the_same_place_inside() {
+        let files = Files::new(&[("real/tool", "")]);
+        symlink("real", files.path("linked")).unwrap();
+        let program = files.find("linked/tool", &[]).unwrap();
+        assert_eq!(program.path, files.path("real/tool"));
+        assert_eq!(program.links, BTreeMap::from([(files.path("linked"), files.path("real"))]));
+    }
+
+    #[test]
+    fn what_cannot_be_confined_is_an_error_with_a_way_out() {
+        let files = Files::new(&[
+            ("home/.pyenv/shims/python3", "#!/bin/sh\nexec pyenv exec python3\n"),
+            ("home/script", "#!/usr/bin/env no-such-interpreter\n"),
+        ]);
+        symlink("loop", files.path("loop")).unwrap();
+        let error = |program: &str| files.find(program, &[]).unwrap_err().to_string();
+        assert!(error("home/.pyenv/shims/python3").contains("write the path of that program into `command`"));
+        assert!(error("home/script").contains("a script for `no-such-interpreter`, which is not installed"));
+        assert!(error("loop").contains("more than 16 links"));
+    }
+}

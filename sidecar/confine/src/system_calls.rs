@@ -171,3 +171,103 @@ pub(crate) fn filter() -> Vec<Instruction> {
 fn number(call: i64) -> u32 {
     u32::try_from(call).expect("system calls have small positive numbers")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const ALLOWED: u32 = libc::SECCOMP_RET_ALLOW;
+
+    fn failing(errno: i32) -> u32 {
+        libc::SECCOMP_RET_ERRNO | errno.cast_unsigned()
+    }
+
+    /// What the filter says of a call, by the rules of the kernel's own interpreter.
+    fn verdict(architecture: u32, number: i64, arguments: [u32; 3]) -> u32 {
+        let program = filter();
+        let load = |offset: u32| match offset {
+            0 => u32::try_from(number).expect("a number of a call"),
+            4 => architecture,
+            _ => arguments[(offset as usize - 16) / 8],
+        };
+        let (mut word, mut next) = (0, 0);
+        loop {
+            let Instruction(code, jump_true, jump_false, value) = program[next];
+            next += 1;
+            let holds = match code {
+                0x20 => {
+                    word = load(value);
+                    continue;
+                }
+                0x54 => {
+                    word &= value;
+                    continue;
+                }
+                0x05 => {
+                    next += value as usize;
+                    continue;
+                }
+                0x06 => return value,
+                0x15 => word == value,
+                0x35 => word >= value,
+                0x45 => word & value != 0,
+                other => panic!("an unknown instruction {other:#x}"),
+            };
+            next += usize::from(if holds { jump_true } else { jump_false });
+        }
+    }
+
+    fn of(number: i64, arguments: [i32; 3]) -> u32 {
+        verdict(ARCHITECTURE, number, arguments.map(i32::cast_unsigned))
+    }
+
+    #[test]
+    fn every_listed_call_is_refused_and_all_others_are_not() {
+        let listed: BTreeSet<i64> =
+            [MOUNTS, OTHER_PROCESSES, KERNEL_SURFACE, HOST, PROCESSOR].concat().into_iter().collect();
+        // An IPv4 stream socket, which the rules about arguments allow.
+        let harmless = [libc::AF_INET, libc::SOCK_STREAM, 0];
+        for number in 0..i64::from(FIRST_UNKNOWN) {
+            let expected = match number {
+                _ if listed.contains(&number) => failing(libc::EPERM),
+                libc::SYS_clone3 => failing(libc::ENOSYS),
+                libc::SYS_personality => failing(libc::EPERM),
+                _ => ALLOWED,
+            };
+            assert_eq!(of(number, harmless), expected, "call {number}");
+        }
+    }
+
+    #[test]
+    fn calls_of_another_architecture_and_unknown_ones_do_not_pass() {
+        assert_eq!(verdict(0x4000_0003, 1, [0; 3]), libc::SECCOMP_RET_KILL_PROCESS);
+        for number in [i64::from(FIRST_UNKNOWN), 0x4000_0000 | libc::SYS_ptrace, 0xffff_ffff] {
+            assert_eq!(verdict(ARCHITECTURE, number, [0; 3]), failing(libc::ENOSYS), "{number:#x}");
+        }
+    }
+
+    #[test]
+    fn namespaces_raw_sockets_and_terminal_input_are_refused_by_argument() {
+        let refused = failing(libc::EPERM);
+        assert_eq!(of(libc::SYS_clone, [libc::CLONE_NEWUSER | libc::SIGCHLD, 0, 0]), refused);
+        assert_eq!(of(libc::SYS_clone, [libc::CLONE_VM | libc::CLONE_THREAD, 0, 0]), ALLOWED);
+        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        for (arguments, expected) in [
+            ([libc::AF_INET, libc::SOCK_RAW | flags, libc::IPPROTO_ICMP], refused),
+            ([libc::AF_INET6, libc::SOCK_RAW, 0], refused),
+            ([libc::AF_INET6, libc::SOCK_DGRAM | flags, 0], ALLOWED),
+            ([libc::AF_UNIX, libc::SOCK_STREAM | flags, 0], ALLOWED),
+            ([libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE], ALLOWED),
+            ([libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER], refused),
+            ([libc::AF_VSOCK, libc::SOCK_STREAM, 0], failing(libc::EAFNOSUPPORT)),
+            ([libc::AF_PACKET, libc::SOCK_RAW, 0], failing(libc::EAFNOSUPPORT)),
+        ] {
+            assert_eq!(of(libc::SYS_socket, arguments), expected, "{arguments:?}");
+        }
+        let put_input = i32::try_from(libc::TIOCSTI).expect("a small number");
+        assert_eq!(of(libc::SYS_ioctl, [0, put_input, 0]), refused);
+        assert_eq!(of(libc::SYS_personality, [-1, 0, 0]), ALLOWED);
+    }
+}
