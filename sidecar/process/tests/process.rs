@@ -2,6 +2,8 @@
 
 #[path = "process/support.rs"]
 mod support;
+#[path = "process/walls.rs"]
+mod walls;
 
 use std::time::Duration;
 
