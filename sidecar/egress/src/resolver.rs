@@ -20,16 +20,20 @@ const RECEIVE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Answers until it is dropped.
 pub(crate) async fn answer_lookups(socket: UdpSocket, shared: &Shared) {
-    let mut packet = [0; MAX_QUERY];
+    let (mut packet, mut is_failing) = ([0; MAX_QUERY], false);
     loop {
         let (length, client) = match socket.recv_from(&mut packet).await {
             Ok(received) => received,
             Err(error) => {
-                tracing::warn!(%error, "cannot receive a look-up of a confined server");
+                if !is_failing {
+                    tracing::warn!(%error, "cannot receive a look-up of a confined server; trying again");
+                }
+                is_failing = true;
                 tokio::time::sleep(RECEIVE_PAUSE).await;
                 continue;
             }
         };
+        is_failing = false;
         let response = match Query::parse(&packet[..length]) {
             Ok(query) => query.response(answer(&query, shared)),
             Err(Rejected::With(header)) => header.to_vec(),

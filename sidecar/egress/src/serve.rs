@@ -100,15 +100,21 @@ impl Drop for Egress {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>, tasks: Tasks) {
+    let mut is_failing = false;
     loop {
         let client = match listener.accept().await {
             Ok((client, _)) => client,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of a confined server");
+                // Logged once, not twenty times a second.
+                if !is_failing {
+                    tracing::warn!(%error, "cannot accept a connection of a confined server; trying again");
+                }
+                is_failing = true;
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        is_failing = false;
         match shared.admit() {
             Ok(slot) => {
                 let shared = shared.clone();

@@ -19,6 +19,7 @@ use cofferdam_egress::{
 use hosts::{Authority, Host};
 use support::{End, Names, PUBLIC, Server, in_world, plan, python};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 
 /// `connect` and `fetch` return what they got, or the name of the error.
 const CLIENT: &str = r"
@@ -167,13 +168,16 @@ fn a_host_may_speak_first_and_each_direction_ends_by_itself() {
         })
         .await;
         let _echo = Host::echo("93.184.215.14:7").await;
-        // Ends its own direction first, then counts what comes.
-        let _counting = Host::start("93.184.215.14:9", async |mut socket| {
-            socket.shutdown().await?;
-            let mut all = Vec::new();
-            socket.read_to_end(&mut all).await?;
-            assert_eq!(all, b"late");
-            Ok(())
+        // Ends its own direction first, then reads.
+        let (arrived, mut arrivals) = mpsc::channel(1);
+        let _reading = Host::start("93.184.215.14:9", move |mut socket| {
+            let arrived = arrived.clone();
+            async move {
+                socket.shutdown().await?;
+                let mut all = Vec::new();
+                socket.read_to_end(&mut all).await?;
+                arrived.send(all).await.map_err(std::io::Error::other)
+            }
         })
         .await;
         let server =
@@ -194,6 +198,7 @@ connection.close()",
             ))
             .await;
         assert_eq!(printed, "SSH-2.0-test\nb'\\x16'\nb''");
+        assert_eq!(arrivals.recv().await.as_deref(), Some(&b"late"[..]));
         let sent_late = |event: &Event| match event {
             Event::Closed { peer: Peer { port: 9, .. }, traffic, ending, .. } => Some((*traffic, *ending)),
             _ => None,
