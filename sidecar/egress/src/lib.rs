@@ -27,8 +27,8 @@
 //! - Everything that a server can make use of is bounded, and a refusal is quick.
 //! - When an [`Egress`] ends, no socket of the server's network is left open: one would keep the network in existence.
 //!
-//! Not covered: two hosts behind one name in TLS (domain fronting), and data in the names below a wildcard that are looked
-//! up when the server connects to them.
+//! Not covered: what a client asks for inside TLS, or in the `Host` header without it (domain fronting: two hosts behind one
+//! address); data in the names below a wildcard, which are looked up when the server connects to them.
 
 #![forbid(unsafe_code)]
 

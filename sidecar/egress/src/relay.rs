@@ -23,6 +23,9 @@ const BUFFER: usize = 64 * 1024;
 /// Enough for most hellos at once.
 const HELLO_BUFFER: usize = 4 * 1024;
 
+/// The longest valid name; only the beginning of a longer one is reported.
+const MAX_SHOWN: usize = 253;
+
 /// Why a connection is broken off.
 #[derive(Debug)]
 pub(crate) enum Cut {
@@ -85,7 +88,11 @@ pub(crate) async fn relay(
         return Ok(());
     }
     tokio::select! {
-        ended = outward => ended,
+        ended = outward => match ended {
+            // All that the host sent has been passed on.
+            Err(Cut::Unwritable) => Ok(()),
+            Ok(()) | Err(Cut::Idle | Cut::Refused(_) | Cut::Reset) => ended,
+        },
         () = idle => Err(Cut::Idle),
     }
 }
@@ -152,7 +159,8 @@ async fn pass_hello(
             Opening::Hello { names } => {
                 let other = names.iter().find(|sni| !is_name(sni, name.as_str()));
                 let Some(sni) = other else { break };
-                let sni = sni.escape_ascii().to_string().to_ascii_lowercase();
+                let shown = sni.get(..MAX_SHOWN).unwrap_or(sni);
+                let sni = shown.escape_ascii().to_string().to_ascii_lowercase();
                 let (asked, port) = (route.label.clone(), route.port);
                 return Err(Cut::Refused(Refusal::SniMismatch { asked, port, sni }));
             }

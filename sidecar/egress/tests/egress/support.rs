@@ -29,6 +29,30 @@ const ADDRESSES: [&str; 6] =
 /// How many descriptors one message may carry.
 const MAX_DESCRIPTORS: usize = 253;
 
+/// What the scripts of the tests begin with. `connect` and `fetch` return what they got, or the name of the error.
+const CLIENT: &str = r"
+import errno, os, socket, struct, sys, time, urllib.request
+socket.setdefaulttimeout(30)
+def attempt(action):
+    try:
+        return action()
+    except socket.gaierror as error:
+        return {socket.EAI_NONAME: 'no such name', socket.EAI_AGAIN: 'try later'}.get(error.errno, str(error))
+    except TimeoutError:
+        return 'timed out'
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def connect(host, port):
+    return attempt(lambda: socket.create_connection((host, port)).close() or 'connected')
+def exchange(host, port, sent):
+    with socket.create_connection((host, port)) as connection:
+        connection.sendall(sent)
+        received = b''
+        while piece := connection.recv(1000): received += piece
+        return received.decode().split('\r\n\r\n')[-1]
+def fetch(host, port=80, sent=b'GET / HTTP/1.1\r\n\r\n'):
+    return attempt(lambda: exchange(host, port, sent))
+";
 /// The public address of most hosts of the tests.
 pub(crate) const PUBLIC: &str = "93.184.215.14";
 
@@ -153,9 +177,7 @@ impl Server {
 
 /// A script with what all scripts need.
 pub(crate) fn python(script: &str) -> String {
-    format!(
-        "import errno, os, socket, struct, sys, time, urllib.request\nsocket.setdefaulttimeout(30)\n{script}"
-    )
+    format!("{CLIENT}{script}")
 }
 
 pub(crate) fn plan(hosts: &[&str]) -> Plan {
