@@ -52,7 +52,6 @@ mod tasks;
 pub use event::{Ending, Event, LimitReached, Observer, Peer, Refusal, ThroughPrivate, Traffic};
 pub use host::{AllowedHost, InvalidHost};
 pub use limits::Limits;
-pub use name::{HostName, InvalidName};
 pub use plan::{MAX_HOSTS, Plan, PlanError};
 pub use pool::{AddressPool, InvalidPool};
 pub use serve::{Egress, ServeError, serve};

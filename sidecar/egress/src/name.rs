@@ -11,10 +11,10 @@ const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct HostName(Arc<str>);
+pub(crate) struct HostName(Arc<str>);
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum InvalidName {
+pub(crate) enum InvalidName {
     #[error("the name has a character that no host name has: `{}`", .0.escape_default())]
     Character(char),
     #[error("the name is not ASCII; write it in its `xn--` form (punycode)")]
@@ -32,7 +32,7 @@ pub enum InvalidName {
 }
 
 impl HostName {
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
