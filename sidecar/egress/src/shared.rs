@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cofferdam_base::RateLimiter;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::event::{Event, LimitReached, Observer, Refusal, Reports, Traffic};
@@ -14,6 +14,9 @@ use crate::lookups::BoundedLookups;
 use crate::names::NameTable;
 use crate::plan::{Plan, Route};
 
+/// How many directions of a server's connections have a large buffer at a time: 4 MiB of the sidecar's memory.
+const LARGE_BUFFERS: usize = 8;
+
 pub(crate) struct Shared {
     pub(crate) plan: Plan,
     pub(crate) limits: Limits,
@@ -21,6 +24,7 @@ pub(crate) struct Shared {
     reports: Reports,
     names: Mutex<NameTable>,
     slots: Arc<Semaphore>,
+    large_buffers: Semaphore,
     rate: Mutex<RateLimiter>,
     connections: AtomicU64,
     refusals: AtomicU64,
@@ -54,6 +58,7 @@ impl Shared {
         Self {
             names: Mutex::new(NameTable::new(plan.pool(), plan.names().to_vec())),
             slots: Arc::new(Semaphore::new(limits.connections)),
+            large_buffers: Semaphore::new(LARGE_BUFFERS),
             rate: Mutex::new(RateLimiter::per_second(limits.connections_per_second)),
             connections: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
@@ -90,6 +95,11 @@ impl Shared {
         }
     }
 
+    /// Permission to use a large buffer until it is dropped; `None` if enough are in use.
+    pub(crate) fn large_buffer(&self) -> Option<SemaphorePermit<'_>> {
+        self.large_buffers.try_acquire().ok()
+    }
+
     pub(crate) fn names(&self) -> MutexGuard<'_, NameTable> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,7 +129,7 @@ impl Shared {
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             connections: self.connections.load(Ordering::Relaxed),
-            open: (self.limits.connections - self.slots.available_permits()) as u64,
+            open: self.limits.connections.saturating_sub(self.slots.available_permits()) as u64,
             refusals: self.refusals.load(Ordering::Relaxed),
             traffic: self.traffic(),
         }

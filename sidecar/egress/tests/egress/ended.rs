@@ -15,7 +15,7 @@ use crate::support::{self, End, Names, PUBLIC, Server, in_world, plan, python};
 #[test]
 fn idle_connections_and_those_beyond_the_bytes_are_reset() {
     in_world(async || {
-        let _silent = Host::silent("93.184.215.14:80").await;
+        let silent = Host::silent("93.184.215.14:80").await;
         let names = Names::one("a.example", PUBLIC);
         let limits = Limits { idle: Duration::from_millis(300), ..Limits::default() };
         let server = Server::start_with(&["a.example:80"], &names, limits);
@@ -32,6 +32,8 @@ fn idle_connections_and_those_beyond_the_bytes_are_reset() {
         assert_eq!(printed, "ECONNRESET ECONNRESET");
         assert_eq!(server.events.wait_for("closed", ending).await, Ending::Refused);
         server.events.wait_for_refusal(Refusal::Limit { limit: LimitReached::Bytes }).await;
+        // One of each server: the bytes were used up before the last one.
+        assert_eq!(silent.connections(), 2);
     });
 }
 
