@@ -17,6 +17,7 @@ use cofferdam_egress::{AddressPool, Egress, Event, Limits, Observer, Plan, Refus
 use cofferdam_net::{Resolve, Resolving};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 /// Long, because machines may be busy and no test is about speed.
@@ -65,8 +66,8 @@ pub(crate) fn in_world<Test: AsyncFnOnce()>(test: Test) {
         for address in ADDRESSES {
             ip(&[&["address", "add", address, "dev", "lo"], nodad(address)].concat());
         }
-        let runtime = tokio::runtime::Runtime::new().expect("start a runtime");
-        return runtime.block_on(async { tokio::time::timeout(DEADLINE, test()).await }).expect("in time");
+        let world = World(Some(Runtime::new().expect("start a runtime")));
+        return world.run(test);
     }
     let program = std::env::current_exe().expect("the test's own program");
     let output = in_new_network(&program)
@@ -78,6 +79,26 @@ pub(crate) fn in_world<Test: AsyncFnOnce()>(test: Test) {
     eprint!("{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "the test failed in its network:\n{printed}");
     assert!(printed.contains("1 passed"), "no test is called `{name}`");
+}
+
+/// The runtime of a test in its network.
+struct World(Option<Runtime>);
+
+impl World {
+    fn run<Test: AsyncFnOnce()>(&self, test: Test) {
+        let runtime = self.0.as_ref().expect("it runs until it is dropped");
+        let ended = runtime.block_on(async { tokio::time::timeout(DEADLINE, test()).await });
+        ended.expect("the test did not end in time");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // A failed test may have left a program running: its output is not waited for.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 fn nodad(address: &str) -> &'static [&'static str] {
