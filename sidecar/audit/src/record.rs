@@ -117,6 +117,12 @@ pub struct EventRecord<'a> {
 pub enum Event {
     Alert,
     BudgetExhausted,
+    /// A connection of a confined server ended.
+    ConnectionClosed,
+    /// A connection of a confined server could not be made.
+    ConnectionFailed,
+    /// The configuration does not allow a connection that a confined server tried to make.
+    ConnectionRefused,
     LinkEnd,
     LinkStart,
     Reload,
@@ -231,6 +237,9 @@ impl Event {
         match self {
             Self::Alert => "alert",
             Self::BudgetExhausted => "budget_exhausted",
+            Self::ConnectionClosed => "connection_closed",
+            Self::ConnectionFailed => "connection_failed",
+            Self::ConnectionRefused => "connection_refused",
             Self::LinkEnd => "link_end",
             Self::LinkStart => "link_start",
             Self::Reload => "reload",

@@ -42,9 +42,9 @@ pub struct Start<'a> {
     /// The sidecar's own files, which are not shown.
     pub private: &'a [PathBuf],
     pub network: &'a Network,
-    /// The content of `/etc/hosts`, and of `/etc/resolv.conf` if names are resolved.
+    /// The content of `/etc/hosts` and of `/etc/resolv.conf`.
     pub hosts: &'a str,
-    pub resolver: Option<&'a str>,
+    pub resolver: &'a str,
     pub proc: Proc,
 }
 
@@ -188,7 +188,7 @@ impl View {
             ("/etc/hosts", start.hosts.to_owned()),
             ("/etc/hostname", "confined\n".to_owned()),
             ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
-            ("/etc/resolv.conf", start.resolver.unwrap_or_default().to_owned()),
+            ("/etc/resolv.conf", start.resolver.to_owned()),
         ];
         for (path, content) in files {
             self.entries.push(Entry { path: path.into(), kind: EntryKind::File { content } });

@@ -15,6 +15,10 @@ use rustls::pki_types::{InvalidDnsNameError, ServerName};
 /// At most this many addresses of a name are considered.
 const MAX_ADDRESSES: usize = 8;
 
+/// Metadata services that give a virtual machine its credentials, at addresses that are not link-local.
+const METADATA_OF_ALIBABA: [u8; 4] = [100, 100, 100, 200];
+const METADATA_OF_AZURE: [u8; 4] = [168, 63, 129, 16];
+
 /// Which addresses a host may have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddressPolicy {
@@ -22,6 +26,9 @@ pub enum AddressPolicy {
     Any,
     /// Public, private, loopback and link-local addresses, but no multicast, unspecified or reserved ones.
     PrivateToo,
+    /// Public addresses and those of private networks, but no loopback, link-local and metadata ones: these belong to the
+    /// machine itself, whatever name resolves to them.
+    PrivateNetworks,
     PublicOnly,
 }
 
@@ -60,7 +67,24 @@ pub enum AddressError {
         "`{name}` has no address that may be dialled: its addresses are private, or not those of a single host; set \
          `private = true` for this server if a private address is intended"
     )]
-    NotPermitted { name: String },
+    NotPermitted { name: String, address: IpAddr },
+}
+
+impl AddressPolicy {
+    /// Whether an address may be dialled. An IPv4 address that is written as an IPv6 address counts as IPv4.
+    pub fn permits(self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        match self {
+            Self::Any => true,
+            // No single host has a multicast, unspecified or reserved address.
+            Self::PrivateToo => match address {
+                IpAddr::V4(v4) => !v4.is_multicast() && v4.octets()[0] != 0 && v4.octets()[0] < 240,
+                IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
+            },
+            Self::PrivateNetworks => is_public(address) || is_of_private_network(address),
+            Self::PublicOnly => is_public(address),
+        }
+    }
 }
 
 impl Host {
@@ -92,8 +116,9 @@ impl Host {
         }
     }
 
-    /// The addresses to dial, in the resolver's order; never empty.
-    pub(crate) async fn addresses(
+    /// The addresses to dial, in the resolver's order; never empty. Each is permitted by the policy, and dialling it needs no
+    /// second look-up.
+    pub async fn addresses(
         &self,
         port: u16,
         policy: AddressPolicy,
@@ -105,23 +130,26 @@ impl Host {
             Self::Name(name) => (name.clone(), resolver.resolve(name, port).await),
         };
         let found = match found {
-            Ok(found) if found.is_empty() => return Err(AddressError::NoAddress { name }),
             Ok(found) => found,
             Err(source) => return Err(AddressError::Lookup { name, source }),
         };
+        let found: Vec<SocketAddr> = found.into_iter().take(MAX_ADDRESSES).map(canonical).collect();
+        let Some(first) = found.first().map(SocketAddr::ip) else {
+            return Err(AddressError::NoAddress { name });
+        };
         let permitted: Vec<SocketAddr> = found
             .into_iter()
-            .take(MAX_ADDRESSES)
-            .map(canonical)
             .filter(|address| match self {
                 Self::Localhost => address.ip().is_loopback(),
                 Self::Address(_) if self.is_loopback() => true,
-                Self::Address(_) | Self::Name(_) => is_permitted(address.ip(), policy),
+                Self::Address(_) | Self::Name(_) => policy.permits(address.ip()),
             })
             .collect();
         match (permitted.is_empty(), self) {
             (true, Self::Localhost) => Err(AddressError::NotLoopback),
-            (true, Self::Address(_) | Self::Name(_)) => Err(AddressError::NotPermitted { name }),
+            (true, Self::Address(_) | Self::Name(_)) => {
+                Err(AddressError::NotPermitted { name, address: first })
+            }
             (false, _) => Ok(permitted),
         }
     }
@@ -144,18 +172,6 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-fn is_permitted(address: IpAddr, policy: AddressPolicy) -> bool {
-    match policy {
-        AddressPolicy::Any => true,
-        // No single host has a multicast, unspecified or reserved address.
-        AddressPolicy::PrivateToo => match address {
-            IpAddr::V4(v4) => !v4.is_multicast() && v4.octets()[0] != 0 && v4.octets()[0] < 240,
-            IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
-        },
-        AddressPolicy::PublicOnly => is_public(address),
-    }
-}
-
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
@@ -167,7 +183,8 @@ fn is_public(address: IpAddr) -> bool {
 fn is_public_v4(address: Ipv4Addr) -> bool {
     !matches!(
         address.octets(),
-        [0 | 10 | 127 | 224..=255, ..]    // this network, private, loopback, multicast and reserved
+        METADATA_OF_AZURE
+            | [0 | 10 | 127 | 224..=255, ..]    // this network, private, loopback, multicast and reserved
             | [100, 64..=127, ..]         // carrier-grade NAT
             | [169, 254, ..]              // link-local, and the clouds' metadata services
             | [172, 16..=31, ..]          // private
@@ -195,6 +212,21 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     }
 }
 
+/// The blocks that organisations number their networks from, without the clouds' metadata services inside them.
+fn is_of_private_network(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => match v4.octets() {
+            METADATA_OF_ALIBABA => false,
+            [10, ..] | [100, 64..=127, ..] | [172, 16..=31, ..] | [192, 168, ..] => true,
+            _ => false,
+        },
+        IpAddr::V6(v6) => match v6.segments() {
+            [0xfd00, 0xec2, ..] | [0xfd20, 0xce, ..] => false, // metadata of AWS and of Google
+            [first, ..] => first & 0xfe00 == 0xfc00,
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +241,7 @@ mod tests {
             "100.127.255.255",
             "127.0.0.1",
             "127.9.9.9",
+            "168.63.129.16",
             "169.254.169.254",
             "172.16.0.1",
             "172.31.255.255",
@@ -249,6 +282,7 @@ mod tests {
             "1.1.1.1",
             "100.63.0.1",
             "100.128.0.1",
+            "168.63.129.15",
             "172.15.0.1",
             "172.32.0.1",
             "192.0.1.1",
@@ -266,16 +300,53 @@ mod tests {
     #[test]
     fn private_too_excludes_multicast_unspecified_and_reserved_addresses() {
         for excluded in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::", "ff02::1"] {
-            assert!(
-                !is_permitted(excluded.parse().unwrap(), AddressPolicy::PrivateToo),
-                "{excluded} is permitted"
-            );
+            assert!(!AddressPolicy::PrivateToo.permits(excluded.parse().unwrap()), "{excluded} is permitted");
         }
         for private in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "::1"] {
             assert!(
-                is_permitted(private.parse().unwrap(), AddressPolicy::PrivateToo),
+                AddressPolicy::PrivateToo.permits(private.parse().unwrap()),
                 "{private} is not permitted"
             );
+        }
+    }
+
+    #[test]
+    fn private_networks_exclude_what_belongs_to_the_machine_itself() {
+        let permits = |address: &str| AddressPolicy::PrivateNetworks.permits(address.parse().unwrap());
+        for excluded in [
+            "0.0.0.0",
+            "100.100.100.200",
+            "127.0.0.1",
+            "168.63.129.16",
+            "169.254.169.254",
+            "192.0.0.192",
+            "198.18.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b::169.254.169.254",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "fe80::1",
+            "ff02::1",
+        ] {
+            assert!(!permits(excluded), "{excluded} is permitted");
+        }
+        for included in [
+            "1.1.1.1",
+            "10.0.0.1",
+            "100.64.0.1",
+            "172.16.0.1",
+            "192.168.0.1",
+            "::ffff:10.0.0.1",
+            "2606:4700::1",
+            "fd12::1",
+        ] {
+            assert!(permits(included), "{included} is not permitted");
         }
     }
 

@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::InvalidDnsNameError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use crate::address::{AddressError, AddressPolicy, Host, Resolve, SystemResolver};
@@ -27,8 +28,10 @@ use crate::tls::Trust;
 /// The limit for the head of a response: far above what servers send, far below what would exhaust memory.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 128;
-/// The longest time for one address, so that time is left for the next.
+/// The longest time for one address.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an address is waited for before the next is tried as well: the delay that RFC 8305 recommends.
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// Where to connect.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -127,14 +130,14 @@ impl Dialer {
         endpoint: &Endpoint,
         limit: Duration,
     ) -> Result<(Sender<B>, Connection<B>), ConnectError> {
-        tokio::time::timeout(limit, self.connect_unbounded(endpoint, limit))
+        tokio::time::timeout(limit, self.connect_unbounded(endpoint))
             .await
             .map_err(|_| ConnectError::TimedOut(limit))?
     }
 
     /// Opens a stream for a protocol that starts as HTTP/1.1 and is upgraded; encrypted if the scheme is `https`.
     pub async fn open(&self, endpoint: &Endpoint, limit: Duration) -> Result<Box<dyn Duplex>, ConnectError> {
-        tokio::time::timeout(limit, self.open_unbounded(endpoint, limit))
+        tokio::time::timeout(limit, self.open_unbounded(endpoint))
             .await
             .map_err(|_| ConnectError::TimedOut(limit))?
     }
@@ -153,7 +156,7 @@ impl Dialer {
             match addresses[..] {
                 [only] => Ok(only),
                 _ => {
-                    let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
+                    let socket = connect_to_first(&addresses).await.map_err(ConnectError::Tcp)?;
                     socket.peer_addr().map_err(ConnectError::Tcp)
                 }
             }
@@ -164,9 +167,8 @@ impl Dialer {
     async fn connect_unbounded<B: RequestBody>(
         &self,
         endpoint: &Endpoint,
-        limit: Duration,
     ) -> Result<(Sender<B>, Connection<B>), ConnectError> {
-        let stream = self.open_unbounded(endpoint, limit).await?;
+        let stream = self.open_unbounded(endpoint).await?;
         http1::Builder::new()
             .max_buf_size(MAX_HEAD_BYTES)
             .max_headers(MAX_HEADERS)
@@ -175,14 +177,10 @@ impl Dialer {
             .map_err(ConnectError::Http)
     }
 
-    async fn open_unbounded(
-        &self,
-        endpoint: &Endpoint,
-        limit: Duration,
-    ) -> Result<Box<dyn Duplex>, ConnectError> {
+    async fn open_unbounded(&self, endpoint: &Endpoint) -> Result<Box<dyn Duplex>, ConnectError> {
         let Endpoint { scheme, host, port, policy } = endpoint;
         let addresses = host.addresses(*port, *policy, self.resolver.as_ref()).await?;
-        let socket = open_tcp(&addresses, limit).await.map_err(ConnectError::Tcp)?;
+        let socket = connect_to_first(&addresses).await.map_err(ConnectError::Tcp)?;
         // A small request must not wait for a delayed acknowledgement.
         socket.set_nodelay(true).map_err(ConnectError::Tcp)?;
         match scheme {
@@ -197,17 +195,29 @@ impl Dialer {
     }
 }
 
-/// Tries the addresses in order, each for its share of `limit`, so that an address that does not respond leaves time for
-/// the next.
-async fn open_tcp(addresses: &[SocketAddr], limit: Duration) -> io::Result<TcpStream> {
-    let address_timeout = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+/// Opens a connection to the first of these addresses that accepts one. The next is tried beside the others when one has
+/// failed, or has not answered for a moment.
+pub async fn connect_to_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    let mut untried = addresses.iter().copied();
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in addresses {
-        match tokio::time::timeout(address_timeout.min(ADDRESS_TIMEOUT), TcpStream::connect(address)).await {
-            Ok(Ok(socket)) => return Ok(socket),
-            Ok(Err(error)) => failure = error,
-            Err(_) => failure = io::ErrorKind::TimedOut.into(),
+    loop {
+        if let Some(address) = untried.next() {
+            attempts.spawn(tokio::time::timeout(ADDRESS_TIMEOUT, TcpStream::connect(address)));
         }
+        let finished = match untried.len() {
+            0 => attempts.join_next().await,
+            _ => match tokio::time::timeout(HEAD_START, attempts.join_next()).await {
+                Ok(finished) => finished,
+                Err(_) => continue,
+            },
+        };
+        failure = match finished {
+            Some(Ok(Ok(Ok(socket)))) => return Ok(socket),
+            Some(Ok(Ok(Err(error)))) => error,
+            Some(Ok(Err(_))) => io::ErrorKind::TimedOut.into(),
+            Some(Err(panicked)) => io::Error::other(panicked),
+            None => return Err(failure),
+        };
     }
-    Err(failure)
 }

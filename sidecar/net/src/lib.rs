@@ -25,7 +25,9 @@ mod streaming;
 mod tls;
 
 pub use address::{AddressError, AddressPolicy, Host, Resolve, Resolving, SystemResolver};
-pub use dial::{ConnectError, Connection, Dialer, Duplex, Endpoint, RequestBody, Scheme, Sender};
+pub use dial::{
+    ConnectError, Connection, Dialer, Duplex, Endpoint, RequestBody, Scheme, Sender, connect_to_first,
+};
 pub use headers::{RESERVED_HEADER_PREFIXES, RESERVED_HEADERS, is_reserved_header};
 pub use one_shot::{OneShotError, OneShotLimits, send_once};
 pub use pool::{Pool, PooledResponse, SendError};

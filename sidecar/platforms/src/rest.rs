@@ -285,7 +285,7 @@ pub(crate) fn request_failed(
     let why = redactor.redact(&error_chain(error));
     match error {
         // The text of this error is about MCP servers, so another one is used.
-        OneShotError::Connect(ConnectError::Address(AddressError::NotPermitted { name })) => {
+        OneShotError::Connect(ConnectError::Address(AddressError::NotPermitted { name, .. })) => {
             let name = redactor.printable(name);
             let why = format!(
                 "`{name}` has no public address; only a platform whose `api-url` is configured may be in a private network"

@@ -5,19 +5,21 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cofferdam_confine::{self as confine, Home, OwnDirectories, Start};
-use cofferdam_process::{self as process, Launch, Network, Proc, ServerProcess, Variable};
+use cofferdam_egress::{AddressPool, Egress, Plan};
+use cofferdam_net::SystemResolver;
+use cofferdam_process::{self as process, Launch, Proc, ServerProcess, Variable};
 
+use crate::network_events::NetworkObserver;
 use crate::spec::{Confinement, ServerLimits};
 use crate::start_error::StartError;
 
 /// Whether the kernel has refused to mount `/proc` for a confined server. A container around the sidecar that hides parts of its
 /// own `/proc` is the cause, and that does not change while the sidecar runs.
 static PROC_REFUSED: AtomicBool = AtomicBool::new(false);
-
-const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
 
 /// What a start needs besides the confinement.
 pub(crate) struct ConfinedStart<'a> {
@@ -32,17 +34,34 @@ pub(crate) struct ConfinedStart<'a> {
     /// The server's directory on the host.
     pub(crate) kept_home: PathBuf,
     pub(crate) limits: &'a ServerLimits,
+    pub(crate) observer: Arc<NetworkObserver>,
 }
 
+/// Starts the process and serves its network.
 pub(crate) async fn start(
     confinement: &Confinement,
+    start: ConfinedStart<'_>,
+) -> Result<(ServerProcess, Egress), StartError> {
+    // With a resolver also where no name is listed, so that every refused name is reported.
+    let plan = Plan::new(&confinement.hosts, AddressPool::default())?.with_resolver();
+    let observer = Arc::clone(&start.observer);
+    let mut server = start_process(confinement, &plan, start).await?;
+    let sockets = std::mem::take(&mut server.sockets);
+    let limits = cofferdam_egress::Limits::default();
+    let egress = cofferdam_egress::serve(plan, sockets, limits, Arc::new(SystemResolver), observer)?;
+    Ok((server, egress))
+}
+
+async fn start_process(
+    confinement: &Confinement,
+    plan: &Plan,
     start: ConfinedStart<'_>,
 ) -> Result<ServerProcess, StartError> {
     let names: Vec<OsString> = start.injected.iter().map(|(name, _)| name.clone()).collect();
     let environment = confine::environment(process::allowed_environment(start.injected), &names);
     let path = process::program_path(start.program.as_ref())?;
     let written: Vec<OsString> = start.written.iter().map(Into::into).collect();
-    let network = Network::default();
+    let (hosts, resolver) = (plan.hosts_file(), plan.resolv_conf());
     let attempt = |proc: Proc| {
         let kept_home = (confinement.profile.home == Home::Keep).then_some(start.kept_home.as_path());
         let (walls, program) = confine::walls(
@@ -58,9 +77,9 @@ pub(crate) async fn start(
                     processes: u64::from(start.limits.confined_processes),
                 },
                 private: &confinement.hidden,
-                network: &network,
-                hosts: HOSTS,
-                resolver: None,
+                network: plan.network(),
+                hosts: &hosts,
+                resolver: &resolver,
                 proc,
             },
         )?;

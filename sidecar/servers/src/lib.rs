@@ -38,6 +38,7 @@ mod event;
 mod generation;
 pub mod grant_limits;
 mod launcher;
+mod network_events;
 mod outbound;
 mod processes;
 mod read_memory;
@@ -62,6 +63,7 @@ mod working_directory;
 
 pub use event::{DID_NOT_RUN, Event, ProcessId, Role, SlotKey};
 pub use launcher::Launcher;
+pub use network_events::{NetworkEvent, NetworkEventKind, NetworkEvents};
 pub use outbound::{Outbound, OutboundCow, OutboundKind, QUEUE_BYTES, REFUSED_BYTES};
 pub use read_memory::NO_MEMORY;
 pub use replacement::{Notice, ReplacementOutcome};

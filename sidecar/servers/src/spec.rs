@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_confine::Profile;
+use cofferdam_egress::AllowedHost;
 use cofferdam_net::AddressPolicy;
 use cofferdam_policy::{Glob, Rules};
 use cofferdam_secrets::{SourceLimits, Template};
@@ -222,6 +223,8 @@ pub struct StdioServer {
 #[derive(Debug)]
 pub struct Confinement {
     pub profile: Profile,
+    /// What it may connect to. A [plan](cofferdam_egress::Plan) can be made of them.
+    pub hosts: Vec<AllowedHost>,
     /// The sidecar's own files, which no confined server sees.
     pub hidden: Arc<[PathBuf]>,
 }

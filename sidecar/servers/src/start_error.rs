@@ -2,6 +2,7 @@
 
 use cofferdam_base::text::error_chain;
 use cofferdam_confine::WallsError;
+use cofferdam_egress::{PlanError, ServeError};
 use cofferdam_process::LaunchError;
 use cofferdam_secrets::files::FileError;
 use cofferdam_secrets::{InjectError, SecretError};
@@ -23,6 +24,10 @@ pub enum StartError {
     Files(#[from] FileError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    #[error("plan the server's network")]
+    NetworkPlan(#[from] PlanError),
+    #[error("serve the server's network")]
+    Network(#[from] ServeError),
     #[error(transparent)]
     Walls(#[from] WallsError),
     #[error(transparent)]
@@ -38,6 +43,8 @@ impl StartError {
             Self::LimitReached(_)
             | Self::Files(_)
             | Self::Launch(_)
+            | Self::Network(_)
+            | Self::NetworkPlan(_)
             | Self::Walls(_)
             | Self::WorkingDirectory(_) => Code::ServerUnavailable,
         }
@@ -58,7 +65,9 @@ impl StartError {
                 format!("{}; correct the server's configuration or the secret", error.for_sandbox())
             }
             Self::Files(_) => format!("its files cannot be written on the host; {ADMINISTRATOR}"),
-            Self::Walls(_) => format!("it cannot be confined on the host; {ADMINISTRATOR}"),
+            Self::Network(_) | Self::NetworkPlan(_) | Self::Walls(_) => {
+                format!("it cannot be confined on the host; {ADMINISTRATOR}")
+            }
             Self::Launch(_) => format!("its program cannot be started on the host; {ADMINISTRATOR}"),
             Self::WorkingDirectory(_) => {
                 format!("its working directory cannot be made on the host; {ADMINISTRATOR}")

@@ -19,6 +19,7 @@ use super::in_flight::Call;
 use super::parked::Unsent;
 use super::{CallerContext, Pipeline};
 use crate::config::Config;
+use crate::session::NetworkAudit;
 
 /// One of the sidecar's own requests was neither sent nor parked.
 pub(super) struct OwnRequestNotSent;
@@ -143,6 +144,7 @@ impl CallerContext {
                 files: session.context.server_state.stderr.clone(),
                 session: Arc::clone(&session.id),
             },
+            network_events: Arc::new(NetworkAudit { session: Arc::clone(session), link: Arc::clone(link) }),
         };
         let launcher = Launcher::new(
             Arc::clone(server),

@@ -39,6 +39,9 @@ pub(super) struct RawProfile {
     pub(super) write: Vec<Spanned<String>>,
     /// Programs that it may execute besides its own. Default: all that it sees.
     pub(super) exec: Option<Vec<Spanned<String>>>,
+    /// The hosts that it may connect to, with their ports: `api.github.com:443`, `*.amazonaws.com:443`, `10.0.0.5:5432`,
+    /// `localhost:8080`. A name leads to public addresses only, unless it is written `private:db.internal:5432`.
+    pub(super) hosts: Vec<Spanned<String>>,
     /// `private`: an empty home directory in memory, for each process. `keep`: one that the server's processes share and that
     /// lasts, in `state-dir`. Default: `private`.
     pub(super) home: Option<RawHome>,

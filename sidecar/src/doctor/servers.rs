@@ -31,7 +31,7 @@ use super::vault::VaultState;
 use crate::check::findings::count;
 use crate::config::Config;
 use crate::session::principal::{Enrolled, EnrolledBy, Principal};
-use crate::session::{Context, Session};
+use crate::session::{Context, NetworkAudit, Session};
 
 /// Servers that are tried at once: enough to be quick, few enough that a small host is not busy.
 pub(super) const AT_ONCE: usize = 4;
@@ -183,7 +183,7 @@ async fn try_one(context: &Arc<Context>, config: &Arc<Config>, server: Arc<Serve
         next_step: "",
     };
     let principal = Principal { grant, enrolment: Some(enrolment), uid: None };
-    let session = Session::new(context, &principal);
+    let session = Arc::new(Session::new(context, &principal));
     session.enter();
     let host = HostResources {
         sandbox_limits: session.sandbox_limits.clone(),
@@ -192,6 +192,7 @@ async fn try_one(context: &Arc<Context>, config: &Arc<Config>, server: Arc<Serve
         tasks: context.tasks.clone(),
         working_directories: context.server_state.directories.clone(),
         stderr: StderrSink { files: context.server_state.stderr.clone(), session: Arc::clone(&session.id) },
+        network_events: Arc::new(NetworkAudit { session: Arc::clone(&session), link: "doctor".into() }),
     };
     let launcher = Launcher::new(
         Arc::clone(&server),

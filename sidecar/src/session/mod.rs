@@ -14,6 +14,7 @@ mod audit_lookups;
 pub(crate) mod changes;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod network_audit;
 mod per_sandbox;
 pub(crate) mod principal;
 mod sandbox_memory;
@@ -48,6 +49,8 @@ use changes::{Change, ChangeKind, Changes};
 use per_sandbox::PerSandbox;
 use principal::{Enrolled, Principal};
 use sandbox_memory::SandboxMemory;
+
+pub(crate) use network_audit::NetworkAudit;
 
 /// What all sessions share.
 pub(crate) struct Context {

@@ -1,4 +1,5 @@
 //! Confined servers: attacks that work without walls and fail with them, and real servers that notice nothing of the walls.
 
 mod attacks;
+mod network;
 mod ordinary;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use cofferdam_egress::Egress;
 use cofferdam_process::{Ended, Exit};
 use cofferdam_secrets::files::FileSet;
 use cofferdam_secrets::{SecretReads, Secrets};
@@ -63,6 +64,8 @@ pub(crate) struct ProcessResources {
     pub(crate) files: FileSet,
     /// While these are in use, the session's Vault token that they derive from is not revoked.
     pub(crate) secrets: Arc<Secrets>,
+    /// Serves the network of a confined server; its connections end with it.
+    pub(crate) network: Option<Egress>,
     pub(crate) _permit: ProcessPermit,
 }
 

@@ -18,6 +18,7 @@ use super::stdio::StdioUpstream;
 use super::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
 use crate::confined::{self, ConfinedStart};
 use crate::grant_limits::{LimitReached, ProcessPermit, SandboxLimits};
+use crate::network_events::{NetworkEvents, NetworkObserver};
 use crate::read_memory::InputMemory;
 use crate::server_secrets::ServerSecrets;
 use crate::spec::{HttpServer, ServerLimits, StdioServer};
@@ -51,6 +52,8 @@ pub struct HostResources {
     pub working_directories: WorkingDirectories,
     /// Keeps what the servers write to stderr.
     pub stderr: StderrSink,
+    /// Records what confined servers do in their networks.
+    pub network_events: Arc<dyn NetworkEvents>,
 }
 
 /// Asks the grant's limits whether the sandbox may have one more process.
@@ -86,7 +89,8 @@ impl StartContext<'_> {
         let files = self.host.files.write(files, &secrets)?;
         let injected = fill_environment(env, &secrets, files.paths())?;
         let filled = fill_arguments(&stdio.argument_templates, &secrets, files.paths())?;
-        let resources = ProcessResources { files, secrets: Arc::new(secrets), _permit: permit };
+        let secrets = Arc::new(secrets);
+        let mut resources = ProcessResources { files, secrets, network: None, _permit: permit };
         let scope = self.secrets.scope.as_ref().map(|scope| scope.to_string());
         #[cfg(any(test, feature = "scripted"))]
         if let Some(script) = self.script {
@@ -117,8 +121,15 @@ impl StartContext<'_> {
                     directory: stdio.directory.as_deref(),
                     kept_home: own_directory,
                     limits: self.limits,
+                    observer: Arc::new(NetworkObserver {
+                        server: server.clone(),
+                        link: Arc::clone(self.link),
+                        events: Arc::clone(&self.host.network_events),
+                    }),
                 };
-                confined::start(confinement, start).await?
+                let (process, network) = confined::start(confinement, start).await?;
+                resources.network = Some(network);
+                process
             }
         };
         let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle, sockets: _ } = started;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cofferdam_confine::{Home, Profile, ShownPath};
+use cofferdam_egress::{AddressPool, AllowedHost, Plan};
 use cofferdam_servers::spec::Confinement;
 
 use super::Checker;
@@ -18,7 +19,7 @@ pub(super) fn check_confine(
     written: Option<Spanned<RawConfine>>,
     hidden: &Arc<[PathBuf]>,
 ) -> Option<Confinement> {
-    let RawProfile { read, write, exec, home, memory, pids } = match written?.value {
+    let RawProfile { read, write, exec, hosts, home, memory, pids } = match written?.value {
         RawConfine::Switch(RawSwitch::Off) => return None,
         RawConfine::Profile(profile) => profile,
     };
@@ -28,6 +29,7 @@ pub(super) fn check_confine(
     };
     let (read, write) = (paths("read", read), paths("write", write));
     let exec = exec.map(|list| paths("exec", list));
+    let hosts = check_hosts(checker, &format!("{table}.confine.hosts"), hosts);
     let memory = memory.and_then(|written| {
         let range = RawSize::from_literal("16MiB")..=RawSize::from_literal("1024GiB");
         checker.report.check_range(&format!("{table}.confine.memory"), &written, range)
@@ -41,10 +43,27 @@ pub(super) fn check_confine(
         Some(RawHome::Private) | None => Home::Private,
     };
     let (memory, pids) = (memory.map(|size| size.0), pids.map(|count| count.0));
-    Some(Confinement {
-        profile: Profile { read, write, exec, home, memory, pids },
-        hidden: Arc::clone(hidden),
-    })
+    let profile = Profile { read, write, exec, home, memory, pids };
+    Some(Confinement { profile, hosts, hidden: Arc::clone(hidden) })
+}
+
+fn check_hosts(checker: &mut Checker<'_, '_>, key: &str, written: Vec<Spanned<String>>) -> Vec<AllowedHost> {
+    let mut hosts = Vec::new();
+    for Spanned { value, span } in written {
+        match value.parse() {
+            Ok(host) => hosts.push(host),
+            Err(problem) => {
+                checker.add(&span, format!("`{key}`: {problem}"), "write a host and its port");
+                continue;
+            }
+        }
+        // The plan of all hosts so far: what is wrong with it is wrong since this entry.
+        if let Err(problem) = Plan::new(&hosts, AddressPool::default()) {
+            checker.add(&span, format!("`{key}`: {problem}"), "leave this entry out");
+            hosts.pop();
+        }
+    }
+    hosts
 }
 
 fn check_shown(
