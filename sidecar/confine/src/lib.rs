@@ -19,6 +19,6 @@ mod system;
 mod system_calls;
 mod walls;
 
-pub use profile::{Home, InvalidPath, Profile, ShownPath, ShownPathError};
+pub use profile::{HOME, Home, InvalidPath, Profile, ShownPath, ShownPathError};
 pub use program::{Program, ProgramError};
-pub use walls::{HOME, OwnDirectories, Start, WallsError, environment, walls};
+pub use walls::{OwnDirectories, Start, WallsError, environment, walls};

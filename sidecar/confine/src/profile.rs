@@ -6,6 +6,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// The home directory of every confined server.
+pub const HOME: &str = "/home/server";
+pub(crate) const TEMPORARY: &str = "/tmp";
+
 /// `[servers.NAME.confine]`, checked.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Profile {
@@ -83,8 +87,7 @@ pub enum InvalidPath {
 }
 
 /// Directories that are made for every confined server. What is shown may lie inside most of them, but not replace them.
-const OWN: [&str; 8] =
-    ["/dev", "/dev/shm", "/etc", crate::walls::HOME, "/proc", "/sys", crate::walls::TEMPORARY, "/run"];
+const OWN: [&str; 8] = ["/dev", "/dev/shm", "/etc", HOME, "/proc", "/sys", TEMPORARY, "/run"];
 /// Nothing of the host may be shown inside of these.
 const CLOSED: [&str; 3] = ["/dev", "/proc", "/sys"];
 

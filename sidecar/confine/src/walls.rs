@@ -11,13 +11,10 @@ use cofferdam_process::{
 };
 use zeroize::Zeroizing;
 
-use crate::profile::{Home, Profile, ShownPath, ShownPathError};
+use crate::profile::{HOME, Home, Profile, ShownPath, ShownPathError, TEMPORARY};
 use crate::program::{Program, ProgramError, Surroundings};
 use crate::{system, system_calls};
 
-/// The home directory of every confined server.
-pub const HOME: &str = "/home/server";
-pub(crate) const TEMPORARY: &str = "/tmp";
 const SHARED_MEMORY: &str = "/dev/shm";
 /// What the server's user and group are called.
 const USER: &str = "server";

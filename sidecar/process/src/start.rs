@@ -45,7 +45,7 @@ pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
     let (mut descriptors, bytes) = receive_specification(control).map_err(|error| prepare(&error))?;
     let single = SingleThreaded::check().map_err(|error| prepare(&error))?;
     let walls = match Specification::decode(&bytes) {
-        Some(specification) => specification.walls().map_err(|error| prepare(&error))?,
+        Some(specification) => specification.walls().map(decode_walls).transpose()?,
         None => return Err(Failure::at(Stage::Prepare, Errno::EBADMSG)),
     };
     let sidecar = descriptors.split_off(STDIO).pop().map(UnixStream::from);
@@ -103,6 +103,10 @@ fn main_process(child: Pid, exit: &ExitSource) -> Pid {
         ExitSource::Pipe(_) => first_child().unwrap_or(child),
         ExitSource::Child | ExitSource::Known => child,
     }
+}
+
+fn decode_walls(json: &[u8]) -> Result<Walls, Failure> {
+    serde_json::from_slice(json).map_err(|_| Failure::at(Stage::Prepare, Errno::EBADMSG))
 }
 
 fn receive_specification(control: &UnixStream) -> io::Result<(Vec<OwnedFd>, Zeroizing<Vec<u8>>)> {

@@ -14,8 +14,6 @@ use std::time::Duration;
 use nix::errno::Errno;
 use zeroize::Zeroizing;
 
-use super::walls::Walls;
-
 /// In bytes. The kernel accepts about 2 MiB of arguments and environment with the usual stack limit, 6 MiB at most.
 pub(super) const MAX_SPECIFICATION: usize = 8 * 1024 * 1024;
 pub(super) const FRAME_BYTES: usize = 9;
@@ -211,12 +209,9 @@ impl<'a> Specification<'a> {
         rest.is_empty().then_some(Self { program, directory, walls, arguments, environment })
     }
 
-    /// The walls around the server; `None` if it runs without.
-    pub(super) fn walls(&self) -> io::Result<Option<Walls>> {
-        match self.walls.is_empty() {
-            true => Ok(None),
-            false => Ok(Some(serde_json::from_slice(self.walls.to_bytes())?)),
-        }
+    /// The walls around the server, in JSON; `None` if it runs without.
+    pub(super) fn walls(&self) -> Option<&'a [u8]> {
+        Some(self.walls.to_bytes()).filter(|walls| !walls.is_empty())
     }
 }
 

@@ -9,7 +9,7 @@ use super::root;
 const SCHEMA: &str = include_str!("../../../sidecar/cofferdam.schema.json");
 
 /// Sections of the page: heading, definition in the schema, and its description if the schema has none.
-const SECTIONS: [(&str, &str, &str); 13] = [
+const SECTIONS: [(&str, &str, &str); 14] = [
     ("`[relay]`", "Relay", ""),
     ("`[admin]`", "Admin", ""),
     ("`[vault]`", "Vault", ""),
@@ -18,6 +18,7 @@ const SECTIONS: [(&str, &str, &str); 13] = [
     ("`[servers.NAME]`", "Server", ""),
     ("`tools` of a server", "Tools", ""),
     ("`methods-to-harness` of a server", "MethodsToHarness", ""),
+    ("`[servers.NAME.confine]`", "Profile", ""),
     ("`[[servers.NAME.scopes]]`", "Scope", ""),
     ("`[grants.NAME]`", "Grant", ""),
     ("`[platforms.NAME]`", "Platform", ""),

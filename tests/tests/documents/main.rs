@@ -43,13 +43,14 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 19] = [
+const CRATES: [&str; 20] = [
     "relay-proto",
     "relay-proto/carriage",
     "shim",
     "sidecar",
     "sidecar/audit",
     "sidecar/base",
+    "sidecar/confine",
     "sidecar/egress",
     "sidecar/import",
     "sidecar/net",
