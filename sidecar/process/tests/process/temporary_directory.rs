@@ -1,7 +1,7 @@
 //! A temporary directory for the tests of processes and of secrets.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Removed on drop.
@@ -14,10 +14,6 @@ impl TemporaryDirectory {
         let path = std::env::temp_dir().join(format!("cofferdam-test-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).expect("a new directory");
         Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
     }
 
     pub(crate) fn executable(&self, name: &str, content: &str) -> PathBuf {

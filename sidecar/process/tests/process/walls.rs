@@ -43,7 +43,7 @@ fn walls() -> Walls {
     // Links on a Debian whose /bin and /lib are merged into /usr.
     for name in ["bin", "sbin", "lib", "lib64"] {
         match std::fs::read_link(format!("/{name}")) {
-            Ok(target) => entries.push(link(&format!("/{name}"), target.to_str().unwrap())),
+            Ok(target) => entries.push(link(&format!("/{name}"), target.to_str().expect("a path in UTF-8"))),
             Err(_) if Path::new(&format!("/{name}")).is_dir() => entries.push(show(&format!("/{name}"))),
             Err(_) => {}
         }
@@ -89,7 +89,7 @@ async fn a_confined_server_exits_with_its_own_status() {
 
 /// The processes in the process namespace of a server, by their numbers outside.
 fn processes_of(namespace: &Path) -> Vec<u32> {
-    let entries = std::fs::read_dir("/proc").unwrap();
+    let entries = std::fs::read_dir("/proc").expect("list the processes");
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     numbers.filter(|process| namespace_of(*process).as_deref() == Some(namespace)).collect()
 }
@@ -101,7 +101,8 @@ fn namespace_of(process: u32) -> Option<PathBuf> {
 /// A server with descendants that resist their end, when all of them run.
 async fn stubborn(variables: &[(&str, &str)]) -> (ServerProcess, PathBuf) {
     let launch = Launch { walls: Some(walls()), directory: None, ..support::python(STUBBORN, variables) };
-    let mut server = process::launch(Launch { program: "/usr/bin/python3".into(), ..launch }).await.unwrap();
+    let mut server =
+        process::launch(Launch { program: "/usr/bin/python3".into(), ..launch }).await.expect("launch");
     read_line(&mut server.stdout).await;
     let namespace = namespace_of(server.pid()).expect("the server runs");
     // The server with its three descendants, the parent of two of them, which is not reaped, and for root process 1.
@@ -206,7 +207,9 @@ async fn the_sockets_of_a_confined_server_are_bound_inside_and_served_outside() 
 async fn what_is_shown_for_reading_cannot_be_written() {
     support::prepare();
     let directory = TemporaryDirectory::new();
-    let path = directory.path().to_str().unwrap();
+    let shown = directory.executable("shown", "");
+    let shown = shown.parent().unwrap();
+    let path = shown.to_str().unwrap();
     let script = format!("open('{path}/new', 'w').write('x')");
     let mut server = walls();
     server.entries.push(show(path));
@@ -215,7 +218,7 @@ async fn what_is_shown_for_reading_cannot_be_written() {
     let mut server = walls();
     server.entries.push(bind(path, Access::Write));
     output(&script, server).await;
-    assert_eq!(std::fs::read_to_string(directory.path().join("new")).unwrap(), "x");
+    assert_eq!(std::fs::read_to_string(shown.join("new")).unwrap(), "x");
 }
 
 #[tokio::test]
@@ -236,8 +239,8 @@ async fn limits_the_filter_and_an_empty_proc_hold() {
 async fn a_wall_that_cannot_be_built_fails_the_start_and_is_named() {
     support::prepare();
     let directory = TemporaryDirectory::new();
-    let missing = directory.path().join("missing");
-    let link = directory.path().join("link");
+    let there = directory.executable("there", "");
+    let (missing, link) = (there.with_file_name("missing"), there.with_file_name("link"));
     std::os::unix::fs::symlink("/usr", &link).unwrap();
     for (path, cause) in [(&missing, "No such file"), (&link, "Too many levels of symbolic links")] {
         let mut server = walls();
