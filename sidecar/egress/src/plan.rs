@@ -39,9 +39,7 @@ pub struct Plan {
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    #[error(
-        "`{host}` is inside the pool {pool}, whose addresses stand for names; choose another pool for this server"
-    )]
+    #[error("`{host}` is inside the pool {pool}, whose addresses stand for names inside")]
     Clash { host: AllowedHost, pool: AddressPool },
     #[error(
         "{0} hosts are listed, but a server may have at most {MAX_HOSTS}; a wildcard stands for many names"

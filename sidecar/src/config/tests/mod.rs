@@ -1,6 +1,7 @@
 //! Tests of whole configurations, valid and invalid. Error messages are compared in full, because users act on them.
 
 mod bad_input;
+mod confine;
 mod platforms;
 mod relay;
 mod scopes;

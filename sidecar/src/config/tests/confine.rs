@@ -1,0 +1,77 @@
+//! Tests of `[servers.NAME.confine]`.
+
+use cofferdam_confine::Home;
+
+use super::*;
+
+#[test]
+fn a_server_is_confined_by_a_table_only() {
+    let config = valid(
+        "[servers.a]\ncommand = ['a']\n[servers.b]\ncommand = ['b']\nconfine = 'off'\n\
+         [servers.c]\ncommand = ['c']\nconfine = {}\n\
+         [servers.d]\ncommand = ['d']\n[servers.d.confine]\nhome = 'keep'\npids = 8\nmemory = '1GiB'\nread = ['/srv']\n",
+    );
+    let confinement = |name: &str| match &config.servers[&name.parse().expect("a name")].kind {
+        ServerKind::Stdio(stdio) => stdio.confinement.as_ref().map(|confinement| confinement.profile.clone()),
+        ServerKind::Http(_) => None,
+    };
+    assert_eq!((confinement("a"), confinement("b")), (None, None));
+    assert_eq!(confinement("c"), Some(Default::default()));
+    let profile = confinement("d").expect("it is confined");
+    assert_eq!((profile.home, profile.pids, profile.memory), (Home::Keep, Some(8), Some(1024 * 1024 * 1024)));
+    assert_eq!(profile.read[0].path(), Path::new("/srv"));
+}
+
+#[test]
+fn confine_is_a_table_or_off_and_for_programs_only() {
+    assert_problems(
+        "[servers.a]\ncommand = ['a']\nconfine = 'on'\n[servers.b]\nurl = 'https://b'\nconfine = {}\n",
+        "cofferdam.toml:3: `servers.a.confine` has a value that is not known\n  \
+         hint: use `off`\n\
+         cofferdam.toml:6: `servers.b.confine` is for servers with `command`\n  \
+         hint: leave it out",
+    );
+}
+
+#[test]
+fn a_profile_names_no_file_of_the_sidecar_and_no_directory_that_every_server_has() {
+    assert_problems(
+        "state-dir = '/var/lib/state'\n[relay]\nunix = '/srv/relay/relay.sock'\nunix-grant = 'g'\n[grants.g]\nservers = ['a']\n\
+         [servers.a]\ncommand = ['a']\n[servers.a.confine]\n\
+         read = ['/var/lib', '/proc', '~/x', '']\nwrite = ['/srv/relay', '/']\npids = 0\nmemory = '1KiB'\n",
+        "cofferdam.toml:10: `servers.a.confine.read` cannot name `/var/lib`: it contains `/var/lib/state`, which the server must not see\n  \
+         hint: name the files or directories that the server needs\n\
+         cofferdam.toml:10: `servers.a.confine.read` cannot name `/proc`: it is, or contains, `/proc`, of which every confined server has its own\n  \
+         hint: name the files or directories that the server needs\n\
+         cofferdam.toml:10: `servers.a.confine.read` begins with `~`, which is not expanded\n  \
+         hint: `~` is for shells: write the whole path\n\
+         cofferdam.toml:10: `servers.a.confine.read` is not a path\n  \
+         hint: write an absolute path\n\
+         cofferdam.toml:11: `servers.a.confine.write` cannot name `/srv/relay`: it contains `/srv/relay/relay.sock`, which the server must not see\n  \
+         hint: name the files or directories that the server needs\n\
+         cofferdam.toml:11: `servers.a.confine.write` cannot name `/`: it is, or contains, `/dev`, of which every confined server has its own\n  \
+         hint: name the files or directories that the server needs\n\
+         cofferdam.toml:12: `servers.a.confine.pids` is too small\n  \
+         hint: use a value from 1 to 65536\n\
+         cofferdam.toml:13: `servers.a.confine.memory` is too small\n  \
+         hint: use a value from 16MiB to 1024GiB",
+    );
+}
+
+#[test]
+fn hosts_that_cannot_be_listed_are_refused_with_their_line() {
+    assert_problems(
+        "[servers.a]\ncommand = ['a']\n[servers.a.confine]\nhosts = [\n'a.example',\n'a.example:0',\n'a.*.example:443',\n\
+         'http://a.example:80',\n'29.18.0.7:443',\n'b.example:443',\n]\n",
+        "cofferdam.toml:5: `servers.a.confine.hosts`: `a.example` does not say which host and port a server may reach: the port is missing; add it, as in `api.github.com:443`\n  \
+         hint: write a host and its port\n\
+         cofferdam.toml:6: `servers.a.confine.hosts`: `a.example:0` does not say which host and port a server may reach: `0` is not a port from 1 to 65535\n  \
+         hint: write a host and its port\n\
+         cofferdam.toml:7: `servers.a.confine.hosts`: `a.*.example:443` does not say which host and port a server may reach: `*` stands for the whole first label, with at least two labels after it, as in `*.amazonaws.com:443`\n  \
+         hint: write a host and its port\n\
+         cofferdam.toml:8: `servers.a.confine.hosts`: `http://a.example:80` does not say which host and port a server may reach: it is a URL; leave out the scheme and the path, as in `api.github.com:443`\n  \
+         hint: write a host and its port\n\
+         cofferdam.toml:9: `servers.a.confine.hosts`: `29.18.0.7:443` is inside the pool 29.18.0.0/16, whose addresses stand for names inside\n  \
+         hint: leave this entry out",
+    );
+}
