@@ -43,11 +43,11 @@ dist *PARTS:
 sdk:
     tests/tools bash -c 'PYTHON=$COFFERDAM_TEST_TOOLS/python/bin/python3 MODULES=$COFFERDAM_TEST_TOOLS/npm/node_modules exec packaging/sdk dist'
 
-# side by side with the alternatives; without arguments five runs, about half an hour, and it writes packaging/BENCHMARKS.md
+# side by side with the alternatives; without arguments five runs, about half an hour, and it writes packaging/BENCHMARKS.md (with the sizes of everything that `just dist` has put into dist/)
 bench *ARGS: shim sidecar
     cargo build --release --locked -p cofferdam-bench
     cargo build --locked --manifest-path shim/Cargo.toml --profile shim --target "$(uname -m)-unknown-linux-musl" --no-default-features --target-dir {{target}}/small
-    COFFERDAM_SMALL_SHIM_BIN={{target}}/small/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim COFFERDAM_BIN={{target}}/dist/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
+    {{ if path_exists("dist/SHA256SUMS") == "true" { "COFFERDAM_DIST='" + justfile_directory() / "dist'" } else { "" } }} COFFERDAM_SMALL_SHIM_BIN={{target}}/small/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim COFFERDAM_BIN={{target}}/dist/cofferdam COFFERDAM_SHIM_BIN={{target}}/{{arch()}}-unknown-linux-musl/shim/cofferdam-shim tests/tools --bench {{target}}/release/bench {{ if ARGS == "" { "--out packaging" } else { ARGS } }}
 
 # each fuzz target for SECONDS, on the toolchain that builds the product
 fuzz SECONDS="60":

@@ -7,14 +7,16 @@ use crate::process::{built, command, output_of};
 /// Puts the static shim into a copy of the sidecar's program, in this directory.
 #[track_caller]
 pub fn packaged_program(directory: &Path) -> PathBuf {
+    program_with_shims(directory, &[(std::env::consts::ARCH, &built("COFFERDAM_SHIM_BIN", "cofferdam-shim"))])
+}
+
+/// Puts these shims, each for a processor, into a copy of the sidecar's program, in this directory.
+#[track_caller]
+pub fn program_with_shims(directory: &Path, shims: &[(&str, &Path)]) -> PathBuf {
     let program = directory.join("cofferdam");
     let mut embed = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/embed-shims"));
-    let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
-    embed.arg(built("COFFERDAM_BIN", "cofferdam")).arg(&program).arg(format!(
-        "{}={}",
-        std::env::consts::ARCH,
-        shim.display()
-    ));
+    embed.arg(built("COFFERDAM_BIN", "cofferdam")).arg(&program);
+    embed.args(shims.iter().map(|(architecture, shim)| format!("{architecture}={}", shim.display())));
     let output = output_of(embed, "packaging/embed-shims");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     program

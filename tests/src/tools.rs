@@ -31,6 +31,7 @@ pub enum Tool {
     /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
     Kernel,
     KubernetesValidate,
+    Kustomize,
     Lintian,
     Nginx,
     Node,
@@ -118,6 +119,7 @@ impl Tool {
             Self::Ip => on_path("ip"),
             Self::Kernel => installed("kernel"),
             Self::KubernetesValidate => installed("python-dist/bin/kubernetes-validate"),
+            Self::Kustomize => installed("kustomize/usr/bin/kustomize"),
             Self::Lintian => on_path("lintian"),
             Self::Nginx => installed("proxies/usr/sbin/nginx"),
             Self::Node => on_path("node"),

@@ -145,12 +145,15 @@ fn builder(platform: &E2bDouble) -> Builder {
 
 /// A configuration with the platform at these addresses and one server.
 fn builder_for(api_url: &str, sandbox_url: Option<&str>, api_key: &str) -> Builder {
+    let shim = format!("platforms.e2b.shim = '{}'", shim_binary().display());
+    builder_without_shim(api_url, sandbox_url, api_key).line(&shim)
+}
+
+/// Like [`builder_for`], for a program that contains its shims.
+fn builder_without_shim(api_url: &str, sandbox_url: Option<&str>, api_key: &str) -> Builder {
     // Dotted keys, so that a test can add further ones.
-    let platform = format!(
-        "platforms.e2b.api-key = '{{e2b-key.value}}'\nplatforms.e2b.api-url = '{api_url}'\n\
-         platforms.e2b.shim = '{}'",
-        shim_binary().display()
-    );
+    let platform =
+        format!("platforms.e2b.api-key = '{{e2b-key.value}}'\nplatforms.e2b.api-url = '{api_url}'");
     let world = World::new().server("tools", Server::fixture()).secret_file("e2b-key", api_key);
     let sandbox_url = sandbox_url.map(|url| format!("platforms.e2b.sandbox-url = '{url}'"));
     world.line(&platform).line(&sandbox_url.unwrap_or_default())

@@ -55,6 +55,40 @@ fn limits_in_the_specification_match_the_constants() {
     }
 }
 
+/// Such a test is not run by `tests/run`: the line of the document has to say so.
+#[test]
+fn lines_that_name_a_slow_test_say_that_just_slow_runs_it() {
+    let sources = sources();
+    for (document, text) in [
+        ("SPECIFICATION.md", SPECIFICATION),
+        ("THREAT-MODEL.md", THREAT_MODEL),
+        ("COMPARISON.md", COMPARISON),
+    ] {
+        for line in text.lines() {
+            let slow = spans(line).find(|span| is_test_name(span) && is_slow(span, &sources));
+            let Some(slow) = slow else { continue };
+            assert!(
+                line.contains("`just slow`"),
+                "{document} does not say that {slow} is in `just slow`: {line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_test_that_is_left_out_of_the_suite_is_recognised() {
+    let slow =
+        "#[test]\n#[ignore = \"minutes: just slow\"]\nfn one() {}\n\n#[test]\nfn two() {}\nfn three() {}\n";
+    assert_eq!(
+        ["one", "two", "three"].map(|name| attributes_of(slow, name)).map(|found| found.is_slow()),
+        [true, false, false]
+    );
+    assert_eq!(
+        ["one", "two", "three"].map(|name| attributes_of(slow, name)).map(|found| found.is_test()),
+        [true, true, false]
+    );
+}
+
 /// `folder::file::name`, with the folder of a crate.
 pub(super) fn is_test_name(span: &str) -> bool {
     let parts: Vec<&str> = span.split("::").collect();
@@ -62,24 +96,50 @@ pub(super) fn is_test_name(span: &str) -> bool {
 }
 
 pub(super) fn exists(name: &str, sources: &[(PathBuf, String)]) -> bool {
-    let [folder, file, test] = name.split("::").collect::<Vec<_>>()[..] else { return false };
-    sources.iter().any(|(path, text)| {
-        let within = path.strip_prefix(root().join(folder)).is_ok_and(|path| {
-            path.with_extension("").components().any(|component| component.as_os_str() == file)
-        });
-        within && has_test(text, test)
-    })
+    definitions(name, sources).any(|attributes| attributes.is_test())
 }
 
-/// Whether the text defines this function and marks it as a test.
-fn has_test(text: &str, name: &str) -> bool {
+/// Whether only `just slow` runs this test.
+fn is_slow(name: &str, sources: &[(PathBuf, String)]) -> bool {
+    definitions(name, sources).any(|attributes| attributes.is_slow())
+}
+
+/// The attributes of each function of this name in the files that the name means.
+fn definitions(name: &str, sources: &[(PathBuf, String)]) -> impl Iterator<Item = Attributes> {
+    let parts: Vec<String> = name.split("::").map(str::to_owned).collect();
+    let files = sources.iter().filter(move |(path, _)| {
+        let [folder, file, _] = &parts[..] else { return false };
+        path.strip_prefix(root().join(folder)).is_ok_and(|path| {
+            path.with_extension("").components().any(|component| component.as_os_str() == &file[..])
+        })
+    });
+    let test = name.rsplit("::").next().unwrap_or_default().to_owned();
+    files.map(move |(_, text)| attributes_of(text, &test))
+}
+
+/// The lines above a function.
+struct Attributes(Vec<String>);
+
+impl Attributes {
+    fn is_test(&self) -> bool {
+        self.0.iter().any(|line| line.starts_with("#[test") || line.starts_with("#[tokio::test"))
+    }
+
+    fn is_slow(&self) -> bool {
+        self.is_test() && self.0.iter().any(|line| line.starts_with("#[ignore"))
+    }
+}
+
+/// The attributes of the functions of this name.
+fn attributes_of(text: &str, name: &str) -> Attributes {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let definition = format!("fn {name}(");
-    lines.iter().enumerate().filter(|(_, line)| line.contains(&definition)).any(|(place, _)| {
-        let above =
-            lines[..place].iter().rev().take_while(|line| line.starts_with("#[") || line.starts_with("//"));
-        above.into_iter().any(|line| line.starts_with("#[test") || line.starts_with("#[tokio::test"))
-    })
+    let places = lines.iter().enumerate().filter(|(_, line)| line.contains(&definition));
+    let above = places.flat_map(|(place, _)| {
+        let above = lines[..place].iter().rev();
+        above.take_while(|line| line.starts_with("#[") || line.starts_with("//"))
+    });
+    Attributes(above.map(|line| (*line).to_owned()).collect())
 }
 
 /// Every Rust file in `src` and `tests` of the crates in `CRATES`.

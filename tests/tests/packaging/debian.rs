@@ -1,5 +1,5 @@
-//! The Debian package in a Debian without a compiler, under its own systemd. The package is made and the system booted, which
-//! takes a minute with the tools of `tests/tools --dist`, so this runs in `just slow`.
+//! The published Debian package in a Debian without a compiler, under its own systemd; and packages that are made of the
+//! programs under test. Both take the tools of `tests/tools --dist`, so this runs in `just slow`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::tools::Tool;
 
 use super::commands_of_guide;
+use super::published::{Published, VERSION};
 
 pub(crate) const SECTION: &str = "Debian and Ubuntu, with systemd";
 
@@ -79,9 +80,10 @@ fn shell(script: &str, directory: &Path) -> String {
 #[ignore = "minutes: just slow"]
 fn the_package_runs_under_systemd_from_installation_to_purge() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    if package(directory.path()).is_none() {
-        return;
-    }
+    let Some(published) = Published::open() else { return };
+    let package = format!("cofferdam_{VERSION}-1_amd64.deb");
+    std::fs::copy(published.file(&package), directory.path().join(&package))
+        .expect("a temporary directory is writable");
     let newer = "dpkg-deb -R cofferdam_*.deb newer && sed -i 's/^Version: .*/Version: 9.9.9-1/' newer/DEBIAN/control && \
                  dpkg-deb --root-owner-group -Zgzip -z1 -b newer newer.deb";
     shell(newer, directory.path());

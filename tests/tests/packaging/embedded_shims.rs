@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::packaged::packaged_program;
+use cofferdam_tests::packaged::{packaged_program, program_with_shims};
 use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::run_user::RunUser;
 use cofferdam_tests::server::Server;
@@ -60,6 +60,36 @@ fn a_shim_that_the_program_does_not_contain_is_refused_with_the_way_to_get_it() 
 
     let unwritable = run(&program, &["shim", "--out", "no/such/directory/inside"], directory.path());
     assert_eq!(unwritable.status.code(), Some(73), "{}", String::from_utf8_lossy(&unwritable.stderr));
+}
+
+/// The shim that is called that of the other processor is this machine's with more bytes at its end.
+#[test]
+fn of_two_shims_the_command_writes_the_one_for_the_named_processor() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let other = if std::env::consts::ARCH == "x86_64" { "aarch64" } else { "x86_64" };
+    let other_shim = directory.path().join("other-shim");
+    let other_bytes = [static_shim(), b"of another processor".to_vec()].concat();
+    fs::write(&other_shim, &other_bytes).expect("a temporary directory is writable");
+    let own_shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
+    // In either order.
+    for (name, is_own_first) in [("one", true), ("two", false)] {
+        let folder = directory.path().join(name);
+        fs::create_dir(&folder).expect("a temporary directory is writable");
+        let mut shims = [(std::env::consts::ARCH, own_shim.as_path()), (other, &other_shim)];
+        if !is_own_first {
+            shims.reverse();
+        }
+        let program = program_with_shims(&folder, &shims);
+        for (arguments, expected) in [
+            (&["shim"][..], &static_shim()),
+            (&["shim", "--arch", std::env::consts::ARCH], &static_shim()),
+            (&["shim", "--arch", other], &other_bytes),
+        ] {
+            let printed = run(&program, arguments, &folder);
+            assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+            assert!(printed.stdout == *expected, "{arguments:?}: {} bytes", printed.stdout.len());
+        }
+    }
 }
 
 #[test]

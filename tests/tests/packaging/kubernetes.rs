@@ -1,6 +1,7 @@
 //! The manifests: against the schemas of Kubernetes, and against the configuration that they mount. No cluster runs them.
 
 use std::path::{Path, PathBuf};
+use std::process::Output;
 
 use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::tools::Tool;
@@ -72,26 +73,63 @@ fn kustomizations_name_every_manifest_of_their_folder() {
     }
 }
 
+/// What `kubectl apply -k` sends, without a cluster: the files are checked as kustomize puts them together.
+#[track_caller]
+fn kustomized(kustomize: &Path, variant: &str) -> String {
+    let mut build = command(kustomize);
+    build.arg("build").arg(folder(variant));
+    let output = output_of(build, "kustomize build");
+    assert!(output.status.success(), "{variant}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("kustomize prints text")
+}
+
+/// Which kinds of objects a text in YAML describes.
+fn kinds(manifests: &str) -> Vec<&str> {
+    let mut kinds: Vec<&str> = manifests.lines().filter_map(|line| line.strip_prefix("kind: ")).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+#[track_caller]
+fn validation(validate: &Path, version: &str, files: &[PathBuf]) -> Output {
+    let mut command = command(validate);
+    command.args(["--strict", "--kubernetes-version", version]).args(files);
+    output_of(command, "kubernetes-validate")
+}
+
 #[test]
 #[ignore = "needs the tools of tests/tools --dist: just slow"]
-fn the_manifests_fit_the_schemas_of_kubernetes() {
-    let Some(validate) = Tool::KubernetesValidate.path() else { return };
-    for variant in VARIANTS {
+fn the_manifests_fit_the_schemas_of_kubernetes_before_and_after_kustomize() {
+    let (Some(validate), Some(kustomize)) = (Tool::KubernetesValidate.path(), Tool::Kustomize.path()) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    for (variant, workload) in VARIANTS.into_iter().zip(["DaemonSet", "Deployment"]) {
         let mut files = files_with(variant, "yaml");
         files.retain(|file| !file.ends_with("kustomization.yaml"));
+        let built = kustomized(&kustomize, variant);
+        let expected = ["ConfigMap", workload, "Namespace", "NetworkPolicy", "ServiceAccount"];
+        assert_eq!(kinds(&built), expected, "{variant}");
+        let configuration = read(&folder(variant).join("cofferdam.toml"));
+        let first = configuration.lines().next().expect("the configuration has lines");
+        assert!(built.contains(first), "{variant}: the configuration is not in {built}");
+        // Its name follows from its content, and the workload mounts the one with that name.
+        let lines = built.lines().filter_map(|line| line.trim_start().strip_prefix("name: cofferdam-"));
+        let names: Vec<&str> = lines.collect();
+        assert!(matches!(names[..], [made, mounted] if made == mounted), "{variant}: {names:?}");
+        let image = format!("image: cofferdam:{}\n", env!("CARGO_PKG_VERSION"));
+        assert!(built.contains(&image), "{variant}: {built}");
+        files.push(directory.path().join(format!("{variant}.yaml")));
+        std::fs::write(&files[files.len() - 1], built).expect("a temporary directory is writable");
         for version in ["1.29", "1.37"] {
-            let mut command = command(&validate);
-            command.args(["--strict", "--kubernetes-version", version]).args(&files);
-            let output = output_of(command, "kubernetes-validate");
+            let Output { status, stdout, stderr } = validation(&validate, version, &files);
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            assert!(output.status.success(), "{version}: {}{}", text(&output.stdout), text(&output.stderr));
+            assert!(status.success(), "{version}: {}{}", text(&stdout), text(&stderr));
         }
     }
     // A key that does not exist is found, so the schemas are really applied.
-    let wrong = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    let wrong = directory.path().join("wrong.yaml");
     let daemon_set = read(&folder("node").join("daemon-set.yaml")).replace("hostPath:", "hostPaht:");
-    std::fs::write(wrong.path(), daemon_set).expect("a temporary file is writable");
-    let mut command = command(validate);
-    command.args(["--strict"]).arg(wrong.path());
-    assert!(!output_of(command, "kubernetes-validate").status.success(), "a wrong key passes");
+    std::fs::write(&wrong, daemon_set).expect("a temporary directory is writable");
+    assert!(!validation(&validate, "1.37", &[wrong]).status.success(), "a wrong key passes");
 }

@@ -11,6 +11,7 @@
 //! | [`install`] | archives and `install.sh` |
 //! | [`kubernetes`] | the manifests |
 //! | [`packages`] | the wheel and the npm packages |
+//! | [`published`] | the directory that `just dist` makes |
 //! | [`service_manager`] | sockets that are passed to the sidecar, and what it reports |
 //! | [`shell_files`] | completions and manual pages |
 //! | [`units`] | the systemd units |
@@ -24,6 +25,7 @@ mod images;
 mod install;
 mod kubernetes;
 mod packages;
+mod published;
 mod service_manager;
 mod shell_files;
 mod units;

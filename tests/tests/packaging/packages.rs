@@ -9,6 +9,7 @@ use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::tools::Tool;
 
 use super::commands_of_guide;
+use super::published::Published;
 
 /// The sections of the guide whose commands are run in a Debian that is not booted.
 pub(crate) const SECTIONS: [&str; 5] =
@@ -115,19 +116,15 @@ fn npm_installs_the_packages_and_both_commands_run() {
     assert_same_bytes_twice("npm/build", directory.path());
 }
 
-/// The commands of the guide in a Debian without a compiler and without a network; npm and uv are those of this machine.
+/// The commands of the guide, with what is published, in a Debian without a compiler and without a network; npm and uv are those of this machine.
 #[test]
 #[ignore = "minutes: just slow"]
 fn the_packages_run_in_a_debian_without_a_compiler() {
     let (Some(npm), Some(uv)) = (Tool::Npm.path(), Tool::Uv.path()) else { return };
-    let directory = tempfile::tempdir().expect("a temporary directory can be made");
-    let program = stripped_program(directory.path());
-    make("wheel", &directory.path().join("dist"), &program);
-    make("npm/build", &directory.path().join("dist"), &program);
-    make("archive", &directory.path().join("dist"), &program);
+    let Some(published) = Published::open() else { return };
     let npm = npm.canonicalize().expect("npm is installed");
     let npm = npm.ancestors().nth(2).expect("npm is a directory of files");
-    let Some(shared) = Shared::default().path(&directory.path().join("dist"), "/dist").node() else { return };
+    let Some(shared) = Shared::default().path(published.directory(), "/dist").node() else { return };
     let shared = shared.path(npm, "/opt/npm").path(&uv, "/usr/local/bin/uv");
     let shared = shared.path(&uv.with_file_name("uvx"), "/usr/local/bin/uvx");
     let mut script = "\

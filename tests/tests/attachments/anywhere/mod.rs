@@ -3,6 +3,7 @@
 
 mod calls;
 mod life;
+mod processors;
 mod refusals;
 
 use cofferdam_tests::e2b_platform::E2bPlatform;
