@@ -40,6 +40,14 @@ impl Shared {
         )
     }
 
+    /// npm of this machine, as `/opt/npm`.
+    #[must_use]
+    pub fn npm(self) -> Option<Self> {
+        let npm = Tool::Npm.path()?.canonicalize().ok()?;
+        // The program is `bin/npm-cli.js` of a directory of files.
+        Some(self.path(npm.ancestors().nth(2)?, "/opt/npm"))
+    }
+
     /// `systemd-nspawn` with these files, as root and without the host's systemd, which may not be running.
     fn nspawn(&self) -> Option<Command> {
         let (nspawn, root) = (Tool::SystemdNspawn.path()?, Tool::DebianRoot.path()?);
@@ -96,10 +104,26 @@ impl BootedDebian {
     /// Runs a shell script as root inside.
     #[track_caller]
     pub fn run(&self, script: &str) -> Output {
-        let mut nsenter = command("nsenter");
-        nsenter.args(["--target", &self.leader.to_string(), "--all", "--wdns=/", "sh", "-exc", script]);
-        nsenter.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
+        let mut nsenter = self.enter();
+        nsenter.args(["sh", "-exc", script]).env("HOME", "/root");
         output_of(nsenter, script)
+    }
+
+    /// A shell that runs these lines as a user inside, in a directory below the user's home, and stops at the first that fails.
+    pub fn shell_of(&self, user: &str, directory: &str, lines: &str) -> Command {
+        let mut nsenter = self.enter();
+        nsenter.args(["/usr/sbin/runuser", "--user", user, "--", "bash", "-euo", "pipefail", "-c"]);
+        nsenter.arg(format!("cd ~/{directory}\n{lines}")).env("HOME", format!("/home/{user}"));
+        nsenter.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        nsenter
+    }
+
+    /// Enters the system; its environment has only a path.
+    fn enter(&self) -> Command {
+        let mut nsenter = command("nsenter");
+        nsenter.args(["--target", &self.leader.to_string(), "--all", "--wdns=/"]);
+        nsenter.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        nsenter
     }
 
     /// Runs a script that must succeed; returns its output.

@@ -37,6 +37,22 @@ impl Deadline {
     }
 }
 
+/// Measures how long something takes, to print it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "what a person waits for is in real time")]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "what a person waits for is in real time")]
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
 /// Whether the condition became true within this time.
 pub fn holds_within(time: Duration, condition: impl FnMut() -> bool) -> bool {
     holds_before(Deadline::after(time), condition)

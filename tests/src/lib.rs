@@ -12,6 +12,7 @@
 //! | [`booted_debian`] | a Debian without a compiler that is thrown away, booted with its own systemd |
 //! | [`certificates`] | certificate authorities for tests, and what they sign |
 //! | [`chaos`] | a network that delays, splits and cuts, and checks of what crosses it |
+//! | [`claude_at_terminal`] | the real Claude Code at a terminal, and what a person types there |
 //! | [`cuttable_tcp`] | TCP connections to the sidecar that a test can cut |
 //! | [`database`] | a PostgreSQL whose users OpenBao creates |
 //! | [`daytona_double`] | a double of Daytona, with real processes as its sandbox |
@@ -57,6 +58,7 @@ pub mod attach;
 pub mod booted_debian;
 pub mod certificates;
 pub mod chaos;
+pub mod claude_at_terminal;
 pub mod cuttable_tcp;
 pub mod database;
 pub mod daytona_double;

@@ -2,12 +2,27 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
-use crate::process::built;
-use crate::tools::cannot_run;
+use crate::process::{built, command};
+use crate::tools::{Tool, cannot_run};
 
 /// The user id, as on a laptop.
 pub const USER: u32 = 1000;
+
+/// The user id in a user namespace. Not [`USER`]: the sidecar names its directory in `/dev/shm` by the id, and that one belongs to
+/// another user outside.
+const USER_IN_NAMESPACE: u32 = 1017;
+
+/// A command that starts a program as a user who is not root, in a user namespace of its own. Outside, and so for files, the user
+/// is the one who runs the tests.
+#[track_caller]
+pub fn in_user_namespace(program: &str) -> Command {
+    let mut unshare = command(Tool::Unshare.path().expect("util-linux is essential on Debian"));
+    let [user, group] = ["user", "group"].map(|kind| format!("--map-{kind}={USER_IN_NAMESPACE}"));
+    unshare.args(["--user", &user, &group, program]);
+    unshare
+}
 
 /// A directory with copies of the programs, which every user may read: only root may enter the directories in which they were
 /// built. `None` if this process cannot start programs of another user.

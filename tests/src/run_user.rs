@@ -120,12 +120,14 @@ impl RunUser {
         assert_eq!(left, Vec::<String>::new(), "processes of sandboxes");
     }
 
-    /// Processes of sidecars with this configuration.
+    /// Processes of sidecars with the configuration of the world, or with one in the home.
     pub fn sidecars(&self) -> Vec<u32> {
         let config = self.world.layout().config.display().to_string();
+        let home = self.home().display().to_string();
         let is_sidecar = |id: &u32| {
             let line = crate::process::command_line(*id);
-            line.contains(" serve ") && line.contains(&config) && crate::process::is_alive(*id)
+            let is_of_user = line.contains(&config) || line.contains(&home);
+            line.contains(" serve ") && is_of_user && crate::process::is_alive(*id)
         };
         crate::process::process_ids().filter(is_sidecar).collect()
     }

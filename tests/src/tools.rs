@@ -26,6 +26,8 @@ pub enum Tool {
     FilesystemServer,
     Fish,
     GeminiCli,
+    /// A directory: the Debian packages that the guide has its readers install, as a repository.
+    GuideRepository,
     Haproxy,
     Ip,
     /// A directory: `vmlinuz`, and `modules` in the order in which they are loaded.
@@ -115,6 +117,7 @@ impl Tool {
             }
             Self::Fish => installed("terminal/usr/bin/fish"),
             Self::GeminiCli => installed("npm/node_modules/@google/gemini-cli/bundle/gemini.js"),
+            Self::GuideRepository => installed("guide-repository"),
             Self::Haproxy => installed("proxies/usr/sbin/haproxy"),
             Self::Ip => on_path("ip"),
             Self::Kernel => installed("kernel"),

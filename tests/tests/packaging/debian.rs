@@ -45,6 +45,31 @@ exec 3>&-
 wait $!
 "#;
 
+/// Upgrades the package while a harness is connected: its shim reconnects, and the call that runs meanwhile and the one after it
+/// have one answer each.
+const LINK_ACROSS_THE_UPGRADE: &str = r#"
+mkfifo /tmp/harness
+/tmp/shim --server everything < /tmp/harness > /tmp/answers &
+exec 3> /tmp/harness
+answered() { until grep -q "\"id\":$1[,}]" /tmp/answers; do kill -0 $! && sleep 0.1; done; }
+echo '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}' >&3
+answered 1
+echo '{"jsonrpc":"2.0","method":"notifications/initialized"}' >&3
+call() { echo '{"jsonrpc":"2.0","id":'$1',"method":"tools/call","params":{"name":"'$2'","arguments":'$3'}}' >&3; }
+call 2 echo '{"message":"before the upgrade"}'
+answered 2
+call 3 trigger-long-running-operation '{"duration":600,"steps":600}'
+apt-get install --yes /dist/newer.deb
+call 4 echo '{"message":"after the upgrade"}'
+answered 3
+answered 4
+grep '"id":4[,}]' /tmp/answers | grep -q 'after the upgrade'
+grep '"id":3[,}]' /tmp/answers | grep -q outcome_unknown
+for id in 1 2 3 4; do test $(grep -c "\"id\":$id[,}]" /tmp/answers) = 1; done
+exec 3>&-
+wait $!
+"#;
+
 /// The package of the built programs, in this directory.
 #[track_caller]
 fn package(directory: &Path) -> Option<PathBuf> {
@@ -114,10 +139,11 @@ fn the_package_runs_under_systemd_from_installation_to_purge() {
     assert!(debian.succeeds(CALL).contains("through the unit"));
     debian.succeeds(SERVER_UNDER_THE_UNITS_RESTRICTIONS);
 
-    // An upgrade restarts the service with the same configuration and state.
+    // An upgrade restarts the service with the same configuration and state, and a link that is open goes on.
     let key = debian.succeeds("runuser -u cofferdam -- cofferdam key -c /etc/cofferdam/cofferdam.toml");
     let process = debian.succeeds("systemctl show --property=MainPID cofferdam.service");
-    debian.succeeds("apt-get install --yes /dist/newer.deb");
+    debian.succeeds(LINK_ACROSS_THE_UPGRADE);
+    debian.succeeds("runuser -u cofferdam -- cofferdam audit verify -c /etc/cofferdam/cofferdam.toml");
     debian.succeeds("systemctl is-active cofferdam.socket && systemctl is-active cofferdam.service");
     assert_ne!(
         debian.succeeds("systemctl show --property=MainPID cofferdam.service"),

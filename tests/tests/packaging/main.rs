@@ -15,6 +15,7 @@
 //! | [`service_manager`] | sockets that are passed to the sidecar, and what it reports |
 //! | [`shell_files`] | completions and manual pages |
 //! | [`units`] | the systemd units |
+//! | [`walk`] | from `dist/` to the tools of an old `.mcp.json` in a sandbox |
 
 mod debian;
 mod dist;
@@ -29,6 +30,7 @@ mod published;
 mod service_manager;
 mod shell_files;
 mod units;
+mod walk;
 
 use std::collections::BTreeSet;
 
@@ -39,7 +41,13 @@ const INSTALL: &str = include_str!("../../../packaging/guide/install.md");
 /// The shell commands of one section of the guide's page, as they are written there.
 #[track_caller]
 fn commands_of_guide(heading: &str) -> Vec<String> {
-    let section = INSTALL.split("\n## ").find(|section| section.lines().next() == Some(heading));
+    commands_of(INSTALL, heading)
+}
+
+/// The same of another page.
+#[track_caller]
+fn commands_of(page: &str, heading: &str) -> Vec<String> {
+    let section = page.split("\n## ").find(|section| section.lines().next() == Some(heading));
     blocks(section.unwrap_or_else(|| panic!("the guide has no section `{heading}`")), "sh")
 }
 
@@ -48,7 +56,10 @@ fn commands_of_guide(heading: &str) -> Vec<String> {
 fn every_command_of_the_guide_is_in_a_section_that_a_test_runs() {
     let sections = INSTALL.split("\n## ").filter(|section| section.contains("```sh\n"));
     let with_commands: BTreeSet<&str> = sections.filter_map(|section| section.lines().next()).collect();
-    let run =
-        [&[debian::SECTION, from_source::SECTION, images::SECTION][..], &packages::SECTIONS[..]].concat();
+    let run = [
+        &[debian::SECTION, from_source::SECTION, images::SECTION, walk::SECTION][..],
+        &packages::SECTIONS[..],
+    ]
+    .concat();
     assert_eq!(with_commands, run.into_iter().collect());
 }

@@ -13,11 +13,13 @@ use super::published::Published;
 
 /// The sections of the guide whose commands are run in a Debian that is not booted.
 pub(crate) const SECTIONS: [&str; 5] =
-    ["For one user, without root", "pip and uv", "npm", "The shim for an image or a sandbox", "Completions"];
+    [INSTALLER, "pip and uv", "npm", "The shim for an image or a sandbox", "Completions"];
+/// The section with `install.sh`.
+pub(crate) const INSTALLER: &str = "For one user, without root";
 
 /// Runs a script of `packaging` with this program and the shim inside; returns the files that it made.
 #[track_caller]
-fn make(script: &str, out: &Path, program: &Path) -> Vec<PathBuf> {
+pub(crate) fn make(script: &str, out: &Path, program: &Path) -> Vec<PathBuf> {
     let mut make = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(script));
     let shim = built("COFFERDAM_SHIM_BIN", "cofferdam-shim");
     make.arg(out).arg(program).arg(format!("{}={}", std::env::consts::ARCH, shim.display()));
@@ -120,12 +122,11 @@ fn npm_installs_the_packages_and_both_commands_run() {
 #[test]
 #[ignore = "minutes: just slow"]
 fn the_packages_run_in_a_debian_without_a_compiler() {
-    let (Some(npm), Some(uv)) = (Tool::Npm.path(), Tool::Uv.path()) else { return };
+    let Some(uv) = Tool::Uv.path() else { return };
     let Some(published) = Published::open() else { return };
-    let npm = npm.canonicalize().expect("npm is installed");
-    let npm = npm.ancestors().nth(2).expect("npm is a directory of files");
-    let Some(shared) = Shared::default().path(published.directory(), "/dist").node() else { return };
-    let shared = shared.path(npm, "/opt/npm").path(&uv, "/usr/local/bin/uv");
+    let shared = Shared::default().path(published.directory(), "/dist");
+    let Some(shared) = shared.node().and_then(Shared::npm) else { return };
+    let shared = shared.path(&uv, "/usr/local/bin/uv");
     let shared = shared.path(&uv.with_file_name("uvx"), "/usr/local/bin/uvx");
     let mut script = "\
         ! command -v cargo && ! command -v gcc\n\
@@ -133,8 +134,11 @@ fn the_packages_run_in_a_debian_without_a_compiler() {
         ln -s /opt/npm/bin/npm-cli.js /usr/local/bin/npm && ln -s /opt/npm/bin/npx-cli.js /usr/local/bin/npx\n\
         mkdir /root/project && cd /root/project && ln -s /dist dist\n"
         .to_owned();
-    for block in SECTIONS.iter().flat_map(|section| commands_of_guide(section)) {
-        script.push_str(&block);
+    for section in SECTIONS {
+        script.extend(commands_of_guide(section));
+        if section == INSTALLER {
+            script.push_str("test $(command -v cofferdam) = /usr/local/bin/cofferdam && cofferdam demo\n");
+        }
     }
     script.push_str("./cofferdam-shim --version\n");
     let Some(printed) = shared.succeeds(&script) else { return };

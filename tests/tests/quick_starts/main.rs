@@ -4,6 +4,7 @@
 
 mod recipes;
 mod starts;
+mod team;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

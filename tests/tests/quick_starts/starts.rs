@@ -1,5 +1,5 @@
 //! Runs packaging/guide/quick-starts.md. `run::harnesses` runs the quick start for a laptop, `run::imported` the one for a project
-//! with settings, `sdk::python` the one for an orchestrator.
+//! with settings, [`super::team`] the one for a team, `sdk::python` the one for an orchestrator.
 
 use cofferdam_tests::daytona_double::{self, DaytonaDouble, Speed};
 use cofferdam_tests::e2b_double::{self, E2bDouble, SandboxUser};
@@ -86,6 +86,7 @@ fn the_other_quick_starts_are_run_by_other_tests() {
         [
             "On a laptop",
             "A project with an `.mcp.json`",
+            "A team with Vault",
             "A Docker image",
             "E2B",
             "Daytona",

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use cofferdam_tests::agents::{Agent, Report, held_model_for, model_for, shell_model_for};
+use cofferdam_tests::claude_at_terminal::assert_exits_at_ctrl_c;
 use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::process::{Running, built, into_file, is_alive, output_of, send};
 use cofferdam_tests::run_user::{RunUser, contents};
@@ -263,19 +264,6 @@ fn assert_usable_at_a_terminal(agent: Agent, kind: Option<SandboxKind>) {
     wait_until("the harness redraws", || terminal.shown().len() > drawn);
     assert_exits_at_ctrl_c(&mut terminal);
     user.assert_nothing_changed_or_left();
-}
-
-/// After the first Ctrl-C the harness may only ask for confirmation.
-#[track_caller]
-pub(super) fn assert_exits_at_ctrl_c(terminal: &mut Terminal) {
-    let ended = holds_within(PATIENCE, || {
-        let ended = terminal.has_exited();
-        if !ended {
-            terminal.type_in("\x03");
-        }
-        ended
-    });
-    assert!(ended, "{}", terminal.shown());
 }
 
 /// Creates a directory for the PATH whose only entry is a link to the harness, as installers create it.

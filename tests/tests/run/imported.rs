@@ -4,34 +4,40 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use cofferdam_tests::agents::{Agent, Report, model_for};
-use cofferdam_tests::deadline::{PATIENCE, holds_within};
+use cofferdam_tests::claude_at_terminal::{assert_exits_at_ctrl_c, result_of_prompt};
 use cofferdam_tests::installed_programs::InstalledPrograms;
 use cofferdam_tests::markdown::blocks;
-use cofferdam_tests::process::{built, command, output_of};
+use cofferdam_tests::other_user::in_user_namespace;
+use cofferdam_tests::process::{built, output_of};
 use cofferdam_tests::run_user::{RunUser, contents};
 use cofferdam_tests::terminal::Terminal;
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 use serde_json::json;
 
-use super::harnesses::assert_exits_at_ctrl_c;
 use super::{CANARY, text};
 
 /// Servers whose name in the configuration is the same, and another one.
 const SERVERS: [&str; 2] = ["tools", "Order Book"];
 
-/// A person with Claude Code, a project with its old settings, and a configuration without servers.
+/// A person with Claude Code and a project with its old settings.
 struct Importer {
     user: RunUser,
     programs: InstalledPrograms,
 }
 
+/// What there is of Cofferdam before the import.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Configuration {
+    Missing,
+    WithoutServers,
+}
+
 impl Importer {
     #[track_caller]
-    fn new() -> Option<Self> {
+    fn new(configuration: Configuration) -> Option<Self> {
         let (Some(claude), Some(_)) = (Agent::ClaudeCode.program(), Tool::Bubblewrap.path()) else {
             return None;
         };
@@ -40,16 +46,19 @@ impl Importer {
         let server = json!({"command": fixture, "env": {"SECRET": CANARY}});
         let servers = json!({"mcpServers": {SERVERS[0]: server, SERVERS[1]: {"command": fixture, "args": ["plain"], "env": {"SECRET": CANARY}}}});
         user.write("project/.mcp.json", &format!("{servers:#}\n"));
-        let config = user.write(".config/cofferdam/cofferdam.toml", "");
-        std::fs::copy(&user.world.layout().config, config).expect("the home is writable");
+        if configuration == Configuration::WithoutServers {
+            let config = user.write(".config/cofferdam/cofferdam.toml", "");
+            std::fs::copy(&user.world.layout().config, config).expect("the home is writable");
+        }
         let programs = user.home().join(".local/bin");
         std::fs::create_dir_all(&programs).expect("the home is writable");
         std::os::unix::fs::symlink(claude, programs.join("claude")).expect("it is new");
         Some(Self { user, programs: InstalledPrograms::new() })
     }
 
+    /// A shell of the person, who is not root, so that every file of a default place is below the home.
     fn bash(&self, lines: &str) -> Command {
-        let mut bash = command("bash");
+        let mut bash = in_user_namespace("bash");
         bash.args(["-euo", "pipefail", "-c", lines]).current_dir(self.user.project()).env_clear();
         let path = [self.user.home().join(".local/bin"), self.programs.path().to_owned()];
         let path = path.map(|path| path.display().to_string()).join(":");
@@ -70,7 +79,7 @@ impl Importer {
     /// The files of the person and the sidecar with a plaintext token.
     fn files_with_token(&self) -> Vec<PathBuf> {
         let has_token = |bytes: &[u8]| bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes());
-        let all = [self.user.home(), self.user.world.layout().root().to_owned()];
+        let all = [self.user.home(), self.user.temporary(), self.user.world.layout().root().to_owned()];
         let all = all.iter().flat_map(|directory| contents(directory));
         all.filter(|(_, bytes)| has_token(bytes)).map(|(path, _)| path).collect()
     }
@@ -90,43 +99,45 @@ fn offered(report: &Report) -> BTreeSet<String> {
     names.filter_map(|name| Some(name.split_once("__")?.0.to_owned())).collect()
 }
 
+/// Imports, calls a tool of this server from Claude Code in a sandbox, and deletes the backups.
+#[track_caller]
+fn assert_tools_are_those_of_the_old_settings(importer: &Importer, server: &str) {
+    importer.run("cofferdam import .mcp.json --rewrite --yes");
+    // Claude Code writes a space in the name of a server as `_`.
+    let shown = server.replace(' ', "_");
+    let model = model_for(Agent::ClaudeCode, &shown, "leak", json!({}));
+    let mut run = importer.bash(&format!(
+        "cofferdam run --env IS_SANDBOX --env CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC -- \
+         claude -p go --output-format json --allowedTools mcp__{shown}"
+    ));
+    run.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "not-a-key");
+    run.env("IS_SANDBOX", "1").env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+    let report = Report { output: output_of(run, "claude in a sandbox"), requests: model.requests() };
+    let expected: BTreeSet<String> = SERVERS.iter().map(|name| name.replace(' ', "_")).collect();
+    assert_eq!(offered(&report), expected);
+    let result = report.tool_result();
+    assert!(result.contains("[redacted") && !result.contains(CANARY), "{result}");
+    report.assert_finished();
+    importer.run("cofferdam import --forget --yes");
+    importer.assert_tokens_are_stored_only();
+    importer.user.assert_nothing_left();
+}
+
 #[test]
 fn claude_code_has_the_tools_of_the_old_settings_once_and_no_plaintext_token_is_left() {
     for server in SERVERS {
-        let Some(importer) = Importer::new() else { return };
-        importer.run("cofferdam import .mcp.json --rewrite --yes");
-        // Claude Code writes a space in the name of a server as `_`.
-        let shown = server.replace(' ', "_");
-        let model = model_for(Agent::ClaudeCode, &shown, "leak", json!({}));
-        let mut run = importer.bash(&format!(
-            "cofferdam run --env IS_SANDBOX --env CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC -- \
-             claude -p go --output-format json --allowedTools mcp__{shown}"
-        ));
-        run.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_API_KEY", "not-a-key");
-        run.env("IS_SANDBOX", "1").env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
-        let report = Report { output: output_of(run, "claude in a sandbox"), requests: model.requests() };
-        let expected: BTreeSet<String> = SERVERS.iter().map(|name| name.replace(' ', "_")).collect();
-        assert_eq!(offered(&report), expected);
-        let result = report.tool_result();
-        assert!(result.contains("[redacted") && !result.contains(CANARY), "{result}");
-        report.assert_finished();
-        importer.run("cofferdam import --forget --yes");
-        importer.assert_tokens_are_stored_only();
-        importer.user.assert_nothing_left();
+        let Some(importer) = Importer::new(Configuration::WithoutServers) else { return };
+        assert_tools_are_those_of_the_old_settings(&importer, server);
     }
 }
 
-/// What a terminal shows, with single spaces where it moves its cursor.
-fn words(shown: &str) -> String {
-    let mut words = String::new();
-    for part in shown.split('\u{1b}') {
-        let text = part
-            .trim_start_matches(|character: char| "[?;".contains(character) || character.is_ascii_digit());
-        // The sequence ends with one letter.
-        let text = text.get(1..).unwrap_or_default();
-        words.extend(text.split_whitespace().flat_map(|word| [" ", word]));
-    }
-    words
+#[test]
+fn import_makes_the_configuration_of_a_person_who_has_none() {
+    let Some(importer) = Importer::new(Configuration::Missing) else { return };
+    let configuration = importer.user.home().join(".config/cofferdam/cofferdam.toml");
+    assert!(!configuration.exists(), "there is a configuration before the import");
+    assert_tools_are_those_of_the_old_settings(&importer, SERVERS[0]);
+    assert!(configuration.exists(), "the import has made no configuration");
 }
 
 /// Runs the commands of the guide at a terminal, with the real Claude Code and a fake model.
@@ -137,35 +148,15 @@ fn the_quick_start_for_a_project_with_settings_works_as_written() {
         guide.split("## A project with an `.mcp.json`\n").nth(1).expect("the guide has the section");
     let section = section.split("\n## ").next().expect("a split has a first part");
     let [commands] = <[String; 1]>::try_from(blocks(section, "sh")).expect("one block of commands");
-    let Some(importer) = Importer::new() else { return };
+    let Some(importer) = Importer::new(Configuration::Missing) else { return };
     // Otherwise Claude Code asks its model whether the tool may be called, and the fake model does not know.
     importer.user.write("project/.claude/settings.json", r#"{"permissions":{"allow":["mcp__tools"]}}"#);
     let model = model_for(Agent::ClaudeCode, "tools", "leak", json!({}));
     let mut shell = importer.bash(&commands);
     shell.env("ANTHROPIC_BASE_URL", model.url()).env("ANTHROPIC_AUTH_TOKEN", "not-a-key");
     let mut terminal = Terminal::of(shell);
-    // Claude Code asks whether the directory is trusted: the second answer is yes.
-    terminal.wait_for("safety");
-    for key in ["\x1b[B", "\r"] {
-        terminal.wait_until_still();
-        terminal.type_in(key);
-    }
-    let result = || {
-        let mut requests = model.requests().into_iter().map(|request| request.body.to_string());
-        requests.rfind(|body| body.contains("tool_result"))
-    };
-    // Its display never rests, so the prompt is typed again until the model has a request.
-    let called = holds_within(PATIENCE * 2, || {
-        if model.requests().is_empty() {
-            terminal.type_in("go\r");
-        }
-        holds_within(Duration::from_secs(2), || result().is_some())
-    });
-    assert!(called, "{}", terminal.shown());
-    assert!(!words(&terminal.shown()).contains("found in this project"), "{}", terminal.shown());
-    let result = result().unwrap_or_default();
+    let result = result_of_prompt(&mut terminal, &model);
     assert!(result.contains("[redacted") && !result.contains(CANARY), "{result}");
-    terminal.wait_for("FINISHED");
     assert_exits_at_ctrl_c(&mut terminal);
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.shown());
     importer.assert_tokens_are_stored_only();

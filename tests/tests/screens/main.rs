@@ -8,6 +8,7 @@ use std::process::Command;
 
 use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::harness::Harness;
+use cofferdam_tests::process::built;
 use cofferdam_tests::sandbox_files::enroll;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tmux::{Capture, Tmux};
@@ -118,6 +119,9 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/screens")
 }
 
+/// How findings of `doctor` begin that depend on the machine, like all that follow them.
+const OF_MACHINE: [&str; 3] = ["  shim: ", "  sidecar at ", "  sandbox bubblewrap: "];
+
 /// Both widths, and each with colours and without.
 #[track_caller]
 fn compare_printed(name: &str, last_line: &str, pids: &[String], command: impl Fn(&str) -> Command) {
@@ -126,9 +130,8 @@ fn compare_printed(name: &str, last_line: &str, pids: &[String], command: impl F
             let Some(tmux) = Tmux::run(TALL, columns, &command(colour)) else { return };
             tmux.wait_for(&[last_line]);
             let shown = normalised(&tmux.screen(Capture::WithColours), pids);
-            // What `doctor` finds after the configuration depends on the machine.
-            let shown: String =
-                shown.split_inclusive('\n').take_while(|line| !line.contains("  shim: ")).collect();
+            let is_of_machine = |line: &str| OF_MACHINE.iter().any(|start| line.contains(start));
+            let shown: String = shown.split_inclusive('\n').take_while(|line| !is_of_machine(line)).collect();
             compare(&format!("{name}-{columns}{suffix}.txt"), &shown);
         }
     }
@@ -158,6 +161,25 @@ fn doctor_reads_well_at_80_and_200_columns() {
     std::fs::write(directory.path().join("cofferdam.toml"), configuration).expect("it is writable");
     let world = World::new().prepare();
     compare_printed("doctor", "error", &[], |colour| {
+        let mut command = world.cofferdam_command();
+        command.current_dir(directory.path()).args(["doctor", "--color", colour]);
+        command
+    });
+}
+
+/// What works, and a warning.
+#[test]
+fn doctor_of_a_configuration_that_works_reads_well_at_80_and_200_columns() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let fixture = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
+    let configuration = format!(
+        "state-dir = \"state\"\n[relay]\nunix = \"relay/relay.sock\"\nunix-grant = \"dev\"\n[admin]\nsocket = \"admin/admin.sock\"\n\
+         [servers.github]\ncommand = [{fixture:?}]\ntools = {{ allow = [\"echo\", \"ecko\"] }}\n\
+         [grants.dev]\nservers = [\"github\"]\n"
+    );
+    std::fs::write(directory.path().join("cofferdam.toml"), configuration).expect("it is writable");
+    let world = World::new().prepare();
+    compare_printed("doctor-working", "nothing is broken", &[], |colour| {
         let mut command = world.cofferdam_command();
         command.current_dir(directory.path()).args(["doctor", "--color", colour]);
         command
