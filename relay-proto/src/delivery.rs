@@ -409,6 +409,26 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_of_stored_frames_and_of_an_incomplete_message_is_known() {
+        let outbox = outbox_that_sent(3);
+        assert!(
+            outbox.allocated_bytes() >= outbox.stored_bytes() && outbox.stored_bytes() > 3 * MESSAGE.len()
+        );
+        let mut inbox = Inbox::new(100, MAX_WINDOW);
+        assert_eq!((inbox.partial_message_allocated_bytes(), inbox.expected_bytes()), (None, 0));
+        let part = |seq| {
+            let flags = PartFlags { more: More::Follows, maybe_ran: MaybeRan::No };
+            PartView { seq, flags, bytes: &[7; 30] }
+        };
+        for (seq, allocated) in [(1, 30), (2, 60), (3, 100)] {
+            assert!(inbox.accept_view(part(seq)).unwrap().is_none());
+            assert_eq!(inbox.partial_message_allocated_bytes(), Some(allocated), "after {seq} parts");
+            assert_eq!(inbox.expected_bytes(), 100 - allocated, "after {seq} parts");
+        }
+        assert!(inbox.accept_view(part(4)).is_err(), "it is too large");
+    }
+
+    #[test]
     fn acknowledged_frames_are_freed_and_their_successors_are_moved_at_most_once() {
         let mut outbox = outbox_that_sent(64);
         let total = outbox.stored_bytes();

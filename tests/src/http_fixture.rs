@@ -67,6 +67,11 @@ impl HttpFixture {
     }
 }
 
+/// The result of the stateless era with which a tool asks the client for input.
+pub fn input_required(requests: &Value) -> Value {
+    json!({"resultType": "input_required", "inputRequests": requests, "requestState": "state"})
+}
+
 fn reply(behaviour: &Behaviour, request: &Request) -> Reply {
     let Some(id) = request.body.get("id") else { return Reply::Status(202) };
     let response = json!({"jsonrpc": "2.0", "id": id, "result": result(request)});
@@ -109,6 +114,12 @@ fn result(request: &Request) -> Value {
         ]}),
         Some("tools/call") if request.body["params"].get("task").is_some() => {
             json!({"task": {"taskId": "task-1", "status": "working", "ttl": 60_000}})
+        }
+        Some("tools/call") if request.body["params"]["name"] == "ask_for_input" => {
+            match request.body["params"].get("inputResponses") {
+                Some(responses) => json!({"content": [{"type": "text", "text": responses.to_string()}]}),
+                None => input_required(&request.body["params"]["arguments"]["requests"]),
+            }
         }
         Some("tools/call") => {
             let headers: Vec<String> =

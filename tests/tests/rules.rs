@@ -1,10 +1,11 @@
 //! Deny by default: a session reaches only what its grant names, and every request is decided.
 
-use cofferdam_tests::harness::refusal_of;
+use cofferdam_tests::harness::{Harness, refusal_of, text_of};
+use cofferdam_tests::http_fixture::{Behaviour, HttpFixture};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 #[test]
 fn a_denied_tool_looks_unknown() {
@@ -353,4 +354,125 @@ fn requests_of_servers_to_the_harness_are_decided_and_recorded() {
     assert!(roots.iter().all(|record| record.get("seq").is_none()), "{roots:?}");
     let shown = world.cofferdam_text(&["audit", "tail"]);
     assert!(shown.contains("sampling/createMessage  to the harness"), "{shown}");
+}
+
+/// In the stateless era a server asks for sampling, elicitation and roots inside its results.
+#[test]
+fn input_requests_in_results_are_decided_and_recorded() {
+    let servers = [Behaviour::Json, Behaviour::Events].map(HttpFixture::start);
+    let of_http = servers.iter().map(|server| Server::http(&server.url()).line("private = true"));
+    for server in std::iter::once(Server::fixture()).chain(of_http) {
+        let server = server.line("methods-to-harness = { deny = [\"sampling/*\"] }");
+        let world = World::new().server("tools", server).start();
+        let mut shim = world.shim("tools");
+        shim.discover();
+        let roots = json!({"method": "roots/list", "params": {}});
+        let sampling = json!({"method": "sampling/createMessage", "params": {"messages": ["the prompt"]}});
+        let asked = shim.call("ask_for_input", json!({"requests": {"a": roots}}));
+        assert_eq!(asked["result"]["inputRequests"], json!({"a": roots}), "{asked}");
+        let responses = json!({"a": {"roots": []}});
+        let retry = json!({"name": "ask_for_input", "arguments": {}, "inputResponses": responses});
+        assert_eq!(text_of(&shim.request("tools/call", retry)), responses.to_string());
+        for requests in [json!({"a": sampling}), json!({"a": roots, "b": sampling, "c": roots})] {
+            let denied = shim.call("ask_for_input", json!({"requests": requests}));
+            assert_eq!(refusal_of(&denied), "tool_denied", "{denied}");
+            assert!(denied.to_string().contains("`sampling/createMessage`"), "{denied}");
+        }
+        let received = String::from_utf8_lossy(shim.received()).into_owned();
+        assert!(!received.contains("the prompt"), "{received}");
+
+        let decisions: Vec<(Value, Value)> = requests_to_harness(&world)
+            .into_iter()
+            .map(|record| (record["method"].clone(), record["verdict"].clone()))
+            .collect();
+        let (roots, sampling) =
+            ((json!("roots/list"), json!("allow")), (json!("sampling/createMessage"), json!("deny")));
+        assert_eq!(decisions, [&roots, &sampling, &roots, &sampling, &roots].map(Clone::clone));
+        let outcomes: Vec<(Value, Value)> = world
+            .outcomes()
+            .into_iter()
+            .map(|outcome| (outcome["result"].clone(), outcome["code"].clone()))
+            .collect();
+        let (relayed, refused) = ((json!("result"), Value::Null), (json!("refused"), json!("tool_denied")));
+        assert_eq!(outcomes, [&relayed, &relayed, &refused, &refused].map(Clone::clone));
+    }
+}
+
+/// The decisions about requests of servers, in order.
+fn requests_to_harness(world: &World) -> Vec<Value> {
+    let of_server = |record: &Value| record["to_harness"].is_u64() && record.get("verdict").is_some();
+    world.audit().into_iter().filter(of_server).collect()
+}
+
+/// What some client could read as a denied request is not relayed; what none reads so is.
+#[test]
+fn input_requests_in_any_spelling_are_decided() {
+    let server = Server::fixture().line("methods-to-harness = { deny = [\"sampling/*\"] }");
+    let world = World::new().server("tools", server).start();
+    let mut shim = world.shim("tools");
+    shim.discover();
+    let answer = |result: &str, shim: &mut Harness| {
+        shim.call("raw", json!({"lines": [format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{result}}}"#)]}))
+    };
+    let sampling = r#"{"a":{"method":"sampling/createMessage","params":"the prompt"}}"#;
+    let roots = r#"{"a":{"method":"roots/list","params":"the prompt"}}"#;
+    let large = "x".repeat(300_000);
+    for result in [
+        format!(r#"{{"inputRequests":{sampling}}}"#),
+        format!(r#"{{"resultType":"complete","inputRequests":{sampling}}}"#),
+        format!(r#"{{"resultType":"input_required","resultType":"complete","inputRequests":{sampling}}}"#),
+        format!(r#"{{"input\u0052equests":{sampling}}}"#),
+        format!(r#"{{"inputRequests":{sampling},"text":"{large}"}}"#),
+        r#"{"inputRequests":{"a":{"params":"the prompt","\u006dethod":"sampling\/createMessage"}}}"#
+            .to_owned(),
+    ] {
+        assert_eq!(refusal_of(&answer(&result, &mut shim)), "tool_denied", "{result:.100}");
+    }
+    for result in [
+        format!(r#"{{"inputRequests":{roots},"inputRequests":{sampling}}}"#),
+        format!(r#"{{"inputRequests":{roots},"INPUTREQUESTS":{sampling}}}"#),
+        format!(r#"{{"input_requests":{sampling}}}"#),
+        format!(r#"{{"inputReque\u017fts":{sampling}}}"#),
+        format!(r#"{{"inputRequests":[{sampling}]}}"#),
+        r#"{"inputRequests":{"a":{"method":"roots/list","Method":"sampling/createMessage","params":"the prompt"}}}"#.to_owned(),
+        r#"{"inputRequests":{"a":{"method":"roots/list","method":"sampling/createMessage","params":"the prompt"}}}"#.to_owned(),
+    ] {
+        assert_eq!(refusal_of(&answer(&result, &mut shim)), "message_malformed", "{result}");
+    }
+    let notification = |requests: &str| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/tasks","params":{{"taskId":"t","inputRequests":{requests}}}}}"#
+        )
+    };
+    let done = r#"{"jsonrpc":"2.0","id":$id,"result":{"structuredContent":{"inputRequests":"the text"}}}"#;
+    let done = shim.call("raw", json!({"lines": [notification(sampling), notification("[1]"), done]}));
+    assert_eq!(done["result"]["structuredContent"]["inputRequests"], "the text");
+    let received = String::from_utf8_lossy(shim.received()).into_owned();
+    assert!(!received.contains("the prompt"), "{received:.2000}");
+
+    let allowed = answer(&format!(r#"{{"inputRequests":{roots},"text":"{large}"}}"#), &mut shim);
+    assert_eq!(allowed["result"]["text"].as_str().map(str::len), Some(large.len()), "{allowed:.1000}");
+    shim.send_call("raw", json!({"lines": [notification(roots)]}));
+    assert_eq!(shim.message_with_method("notifications/tasks")["params"]["taskId"], "t");
+    let denied = requests_to_harness(&world).iter().filter(|record| record["verdict"] == "deny").count();
+    assert_eq!(denied, 7, "six results and a notification had one denied request each");
+}
+
+#[test]
+fn input_requests_in_results_use_up_the_budget_of_their_sandbox() {
+    const BUDGET: usize = 64 * 1024;
+    let world = World::new()
+        .server("tools", Server::fixture())
+        .limit("audit-session-bytes = \"64KiB\"\naudit-field-bytes = \"2KiB\"")
+        .start();
+    let mut shim = world.shim("tools");
+    shim.discover();
+    let requests: Map<String, Value> =
+        (0..32).map(|number| (number.to_string(), json!({"method": "x".repeat(256)}))).collect();
+    let answers = std::iter::repeat_with(|| shim.call("ask_for_input", json!({"requests": requests})));
+    let refused = answers.take(BUDGET / 256).find(|answer| answer.get("error").is_some());
+    let refused = refused.expect("a call is refused");
+    assert_eq!(refusal_of(&refused), "outcome_unknown", "{refused}");
+    assert!(refused.to_string().contains("`audit-session-bytes`"), "{refused}");
+    assert!(requests_to_harness(&world).len() > 64, "the requests did not use up the budget");
 }

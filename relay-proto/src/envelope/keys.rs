@@ -42,6 +42,16 @@ pub(super) fn check_not_confusable(
     }
 }
 
+/// Refuses a key that is not `known`, but that some parsers take for it: they ignore case, or accept the words of a name
+/// with `_` or `-` between them (the Python SDK takes `input_requests` for `inputRequests`).
+pub(super) fn check_not_read_as(key: &str, known: &'static str) -> Result<(), MalformedReason> {
+    let joined: String = key.chars().filter(|character| !matches!(character, '_' | '-')).collect();
+    match folds_to(&joined, known) {
+        true => Err(MalformedReason::MisspelledKey { key: truncated(key), known }),
+        false => Ok(()),
+    }
+}
+
 /// Whether a parser could read `key` as one of [`OF_MESSAGE`]: exactly, or ignoring case.
 pub(super) fn is_like_known(key: &str) -> bool {
     OF_MESSAGE.iter().any(|known| folds_to(key, known))

@@ -2,8 +2,10 @@
 //!
 //! What must stay true: **no message may mean one thing to us and another to a laxer parser.** Parsers differ in which
 //! of two equal keys they use, in whether `Name` equals `name`, and in where a message ends; a message that is read
-//! differently because of this is refused. `keys` checks keys, `reader` walks the message.
+//! differently because of this is refused. `keys` checks keys, `reader` walks the message, `input_requests` finds requests
+//! inside it.
 
+mod input_requests;
 mod keys;
 mod reader;
 mod short_text;
@@ -18,6 +20,7 @@ use std::ops::Range;
 use crate::json::{self, JsonError};
 use crate::limits::MAX_ID;
 
+pub use input_requests::{InputRequest, input_requests};
 pub use reader::{read, read_within};
 pub use short_text::ShortText;
 
@@ -108,6 +111,8 @@ pub enum MalformedReason {
     IdInUse,
     #[error("its `id` is longer than {limit} bytes; use a shorter one")]
     IdTooLong { limit: usize },
+    #[error("`inputRequests` must be an object of requests, each an object with a `method`")]
+    InputRequestsNotRequests,
     #[error("`id` must be a string or an integer, written without fraction or exponent")]
     InvalidId,
     #[error("it is not valid JSON: {0}")]
@@ -134,6 +139,8 @@ pub enum MalformedReason {
     ResultWithError,
     #[error("it is nested more than {limit} levels deep; send flatter data")]
     TooDeep { limit: usize },
+    #[error("it has more than {limit} `inputRequests`; ask for less at a time")]
+    TooManyInputRequests { limit: usize },
     #[error("the name of its tool is longer than {limit} bytes; use a shorter one")]
     ToolNameTooLong { limit: usize },
     #[error("`jsonrpc` must be present and must be \"2.0\"")]

@@ -26,6 +26,21 @@ fn assert_decision(rules: &Rules, request: Request<'_>, verdict: Verdict, rule: 
 }
 
 #[test]
+fn rules_that_match_none_of_the_tools_are_named_in_the_order_of_the_lists() {
+    let rules = Rules::new(
+        Some(globs(&["read_*", "Echo", "none_*"])),
+        globs(&["WRITE_*", "ask_none"]),
+        globs(&["delete_*", "deny_none"]),
+        Vec::new(),
+    );
+    let tools = ["read_file", "echo", "write_file", "Delete_All"];
+    let expected = ["tools.allow Echo", "tools.allow none_*", "tools.ask ask_none", "tools.deny deny_none"];
+    assert_eq!(rules.without_match(tools), expected);
+    let all = ["read_x", "Echo", "none_x", "write_x", "ask_none", "delete_x", "deny_none"];
+    assert!(rules.without_match(all).is_empty());
+}
+
+#[test]
 fn deny_before_ask_before_allow() {
     use Verdict::{Allow, Ask, Deny};
     for (tool, verdict, rule) in [

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use cofferdam_servers::ProcessId;
 use relay_proto::delivery::Received;
-use relay_proto::envelope::{self, IdValue, Malformed, MalformedReason};
+use relay_proto::envelope::{self, IdValue, InputRequest, Malformed, MalformedReason};
 use relay_proto::frame::{MaybeRan, Origin};
 use tokio::time::Instant;
 
@@ -29,6 +29,8 @@ pub(crate) struct Incoming {
 #[derive(Debug)]
 pub(super) enum MessageSource {
     Harness,
+    /// A request of a server inside a message that waits in [`super::input_requests`].
+    InsideMessage(InnerRequest),
     Server(ServerRequest),
 }
 
@@ -38,6 +40,15 @@ pub(super) struct ServerRequest {
     pub(super) process: ProcessId,
     /// The range of its id.
     pub(super) id: Range<usize>,
+    pub(super) method: Box<str>,
+    pub(super) params: Option<Range<usize>>,
+}
+
+/// The parts of a request of a server inside one of its messages.
+#[derive(Debug)]
+pub(super) struct InnerRequest {
+    /// The number of the message.
+    pub(super) message: u64,
     pub(super) method: Box<str>,
     pub(super) params: Option<Range<usize>>,
 }
@@ -108,14 +119,31 @@ impl Incoming {
         Self { source: MessageSource::Server(request), ..Self::new(received) }
     }
 
+    /// A request inside a message of a server; `number` counts the requests of the link's servers.
+    pub(super) fn inside(
+        number: u64,
+        message: u64,
+        bytes: &[u8],
+        InputRequest { method, span, params }: &InputRequest<'_>,
+    ) -> Self {
+        let params = params.as_ref().map(|params| params.start - span.start..params.end - span.start);
+        let request = InnerRequest { message, method: method.as_ref().into(), params };
+        let received = Received { seq: number, maybe_ran: MaybeRan::No, bytes: bytes[span.clone()].to_vec() };
+        Self { source: MessageSource::InsideMessage(request), ..Self::new(received) }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.received.bytes.len()
     }
 
-    /// The process that sent this request to the harness; none for a message of the harness.
+    fn is_of_harness(&self) -> bool {
+        matches!(self.source, MessageSource::Harness)
+    }
+
+    /// The process that sent this request to the harness as a message; none for all other messages.
     pub(super) fn sending_process(&self) -> Option<ProcessId> {
         match &self.source {
-            MessageSource::Harness => None,
+            MessageSource::Harness | MessageSource::InsideMessage(_) => None,
             MessageSource::Server(request) => Some(request.process),
         }
     }
@@ -123,7 +151,7 @@ impl Incoming {
     /// Whether this is the request that the process sent under this id.
     pub(super) fn is_server_request(&self, process: ProcessId, id: &[u8]) -> bool {
         match &self.source {
-            MessageSource::Harness => false,
+            MessageSource::Harness | MessageSource::InsideMessage(_) => false,
             MessageSource::Server(request) => {
                 request.process == process && self.received.bytes[request.id.clone()] == *id
             }
@@ -144,7 +172,7 @@ const MAX_QUEUED_SERVER_REQUESTS: usize = 64;
 
 /// Whether one more request of a server may wait to be decided.
 pub(crate) fn has_room_for_server_requests(incoming: &VecDeque<Incoming>) -> bool {
-    let of_servers = incoming.iter().filter(|message| message.sending_process().is_some());
+    let of_servers = incoming.iter().filter(|message| !message.is_of_harness());
     of_servers.count() < MAX_QUEUED_SERVER_REQUESTS
 }
 
@@ -167,6 +195,7 @@ pub(crate) fn admit<'a>(
             return Admitted::LookUp(value.clone());
         }
         Inbound::FromServer { .. }
+        | Inbound::InsideMessage { .. }
         | Inbound::Notification(_)
         | Inbound::Request { .. }
         | Inbound::Response { .. } => {}

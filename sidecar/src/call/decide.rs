@@ -84,7 +84,7 @@ pub(crate) fn decide<'a>(
 ) -> Resolution<'a> {
     let ruling = match &inbound {
         Inbound::Response { .. } => None,
-        Inbound::FromServer { request, .. } => {
+        Inbound::FromServer { request, .. } | Inbound::InsideMessage { request, .. } => {
             Some(Ruling::of_server_request(config, &caller.session.grant, &caller.server, request))
         }
         Inbound::Malformed(_) => Some(Ruling::malformed()),

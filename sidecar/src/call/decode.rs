@@ -11,7 +11,7 @@ use relay_proto::envelope::{self, Id, IdValue, Kind, Malformed, Outcome, Strictn
 use relay_proto::json;
 use relay_proto::mcp::{self, Method, Subject};
 
-use super::admit::{Incoming, MessageSource, ServerRequest};
+use super::admit::{Incoming, InnerRequest, MessageSource, ServerRequest};
 use super::tasks;
 
 pub(crate) enum Inbound<'a> {
@@ -20,6 +20,11 @@ pub(crate) enum Inbound<'a> {
         request: Request<'a>,
         id: Id<'a>,
         process: ProcessId,
+    },
+    /// A request of a server inside the message with this number.
+    InsideMessage {
+        request: Request<'a>,
+        message: u64,
     },
     Malformed(Malformed),
     Notification(Request<'a>),
@@ -54,6 +59,10 @@ pub(super) fn decode_incoming(message: &Incoming, depth: usize) -> Inbound<'_> {
     let received = &message.received;
     match &message.source {
         MessageSource::Harness => decode(received, depth),
+        MessageSource::InsideMessage(InnerRequest { message, method, params }) => {
+            let request = Request::new(received, Cow::Borrowed(&**method), params.clone(), None);
+            Inbound::InsideMessage { request, message: *message }
+        }
         MessageSource::Server(ServerRequest { process, id, method, params }) => {
             let request = Request::new(received, Cow::Borrowed(&**method), params.clone(), None);
             let id = Id { raw: &received.bytes[id.clone()], span: id.clone() };
@@ -85,6 +94,7 @@ impl<'a> Inbound<'a> {
     pub(super) fn request(&self) -> Option<&Request<'a>> {
         match self {
             Self::FromServer { request, .. }
+            | Self::InsideMessage { request, .. }
             | Self::Request { request, .. }
             | Self::Notification(request) => Some(request),
             Self::Malformed(_) | Self::Response { .. } => None,
@@ -93,7 +103,7 @@ impl<'a> Inbound<'a> {
 
     pub(super) fn sent_by(&self) -> SentBy {
         match self {
-            Self::FromServer { .. } => SentBy::Server,
+            Self::FromServer { .. } | Self::InsideMessage { .. } => SentBy::Server,
             _ => SentBy::Harness,
         }
     }

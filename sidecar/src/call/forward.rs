@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use cofferdam_audit::{CallResult, SentBy};
+use cofferdam_audit::SentBy;
 use cofferdam_base::metrics::RequestOutcome;
 use cofferdam_policy::Verdict;
 use cofferdam_servers::{
@@ -23,7 +23,7 @@ use super::decide::{Decided, DecisionReason, Ruling};
 use super::decode::{Inbound, Request};
 use super::in_flight::{Attempt, Call, ReplyHandling};
 use super::parked::Unsent;
-use super::record::{NotWritten, RecordStatus};
+use super::record::{NotWritten, RecordStatus, call_result};
 use super::used_secrets::HeldSecrets;
 use super::{Cancelled, ChunkExecution, Pipeline, RecordedWhen};
 
@@ -130,6 +130,9 @@ impl ChunkExecution<'_> {
             (Inbound::Response { id, outcome }, _) => self.respond(&received.bytes, id.as_ref(), outcome),
             (Inbound::FromServer { request, id, process }, ruling) => {
                 self.relay_to_harness(&request, &id, process, ruling.as_ref(), recorded);
+            }
+            (Inbound::InsideMessage { request, message }, ruling) => {
+                self.settle_input_request(&request, message, ruling.as_ref(), recorded);
             }
             (Inbound::Malformed(malformed), _) => {
                 self.pipeline.recorder.count(RequestOutcome::Malformed);
@@ -300,11 +303,7 @@ impl ChunkExecution<'_> {
         let message = json::replace(bytes, id.span.clone(), &original);
         let message = OutboundCow::Owned(Outbound::response(message));
         self.servers.send(Target::Process(call.process), message, WhenNotReady::Return);
-        let result = match outcome {
-            Outcome::Error => CallResult::Error,
-            Outcome::Result => CallResult::Result,
-        };
-        self.pipeline.recorder.store_relayed(call, result, bytes.len(), 0, self.now);
+        self.pipeline.recorder.store_relayed(call, call_result(outcome), bytes.len(), 0, self.now);
     }
 }
 

@@ -18,6 +18,7 @@
 //! |---|---|
 //! | [`catalogue`] | what is known of the server's tools |
 //! | [`in_flight`] | requests that wait for the server's response |
+//! | [`input_requests`] | requests of the server inside its messages, decided before these are relayed |
 //! | [`lookup`] | searches of the audit for earlier attempts |
 //! | [`parked`] | messages that cannot be decided or sent yet |
 //! | [`process_events`] | replacement of server processes |
@@ -44,6 +45,7 @@ mod decide;
 mod decode;
 mod forward;
 mod in_flight;
+mod input_requests;
 mod lookup;
 mod parked;
 mod process_events;
@@ -81,6 +83,7 @@ use self::decide::{Decided, DecidedChunk, Resolution, decide};
 use self::decode::decode_incoming;
 use self::forward::{Prepared, prepare};
 use self::in_flight::InFlight;
+use self::input_requests::AskingMessages;
 use self::lookup::Lookups;
 use self::parked::{ParkReason, Parked, Work};
 use self::record::Recording;
@@ -108,6 +111,7 @@ pub(crate) struct Pipeline {
     pub(crate) parked: Parked,
     /// Requests that were registered and sent, without a response so far.
     in_flight: InFlight,
+    asking: AskingMessages,
     server_requests: ServerRequests,
     tasks: TaskTable,
     catalogue: ToolCatalogue,
@@ -209,6 +213,7 @@ impl Pipeline {
             incoming: VecDeque::new(),
             parked: Parked::default(),
             in_flight: InFlight::default(),
+            asking: AskingMessages::default(),
             server_requests: ServerRequests::default(),
             tasks: TaskTable::default(),
             catalogue: ToolCatalogue::default(),
@@ -336,6 +341,7 @@ impl Pipeline {
             self.in_flight.is_in_use(id)
                 || self.parked.holds(id)
                 || self.large.holds(id)
+                || self.asking.holds(id)
                 || servers.replay().is_own(id)
                 || before.uses_id(id)
         };
@@ -393,7 +399,7 @@ impl Pipeline {
                     (Some(call), Cancelled::Running(process))
                 }
                 // The server has responded; the response is not relayed.
-                None => match self.large.cancel(id) {
+                None => match self.large.cancel(id).or_else(|| self.asking.cancel(id)) {
                     Some(call) => (Some(call), Cancelled::NotRunning),
                     None => return Cancelled::Unknown,
                 },
@@ -449,7 +455,7 @@ impl Pipeline {
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
         let sent_or_parked = self.in_flight.len() + self.parked.requests();
-        sent_or_parked + self.recording.requests() + self.large.requests()
+        sent_or_parked + self.recording.requests() + self.large.requests() + self.asking.requests()
     }
 
     /// The link has ended: records an outcome for every call. Returns the number of unanswered requests.
@@ -465,7 +471,7 @@ impl Pipeline {
         for call in self.server_requests.take_all() {
             self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
-        if let Some(call) = self.large.end() {
+        for call in self.large.end().into_iter().chain(self.asking.end()) {
             self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         self.recorder.write(&self.caller);
@@ -484,7 +490,7 @@ impl Pipeline {
 
 /// The memory of messages that were received and not sent yet, and of copies for retries.
 pub(crate) fn held_bytes(pipeline: &Pipeline) -> usize {
-    let Pipeline { incoming, recording, parked, in_flight, .. } = pipeline;
+    let Pipeline { incoming, recording, parked, in_flight, asking, .. } = pipeline;
     let incoming: usize = incoming.iter().map(Incoming::bytes).sum();
-    incoming + recording.bytes() + parked.bytes() + in_flight.retry_bytes()
+    incoming + recording.bytes() + parked.bytes() + in_flight.retry_bytes() + asking.bytes()
 }

@@ -16,6 +16,7 @@ use cofferdam_base::metrics::{self, RequestOutcome, ServerTally};
 use cofferdam_policy as policy;
 use cofferdam_scrub::Scrubber;
 use relay_proto::code::Code;
+use relay_proto::envelope;
 use tokio::time::Instant;
 
 use super::CallerContext;
@@ -358,6 +359,14 @@ fn method_name<'a>(scrubber: &Scrubber, method: &'a str) -> Cow<'a, str> {
     match policy::known_method(method) {
         Some(known) => Cow::Borrowed(known),
         None => scrubber.name(method),
+    }
+}
+
+/// The result that is recorded for a response of a server, or of the harness.
+pub(super) fn call_result(outcome: envelope::Outcome) -> CallResult {
+    match outcome {
+        envelope::Outcome::Error => CallResult::Error,
+        envelope::Outcome::Result => CallResult::Result,
     }
 }
 

@@ -4,7 +4,7 @@
 //! make one.
 
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use cofferdam_scrub::Scrubber;
 use relay_proto::envelope::{self, Kind, Strictness};
@@ -52,11 +52,15 @@ impl Replies {
     }
 }
 
-impl ScrubbedLine<'_> {
-    pub(super) fn len(&self) -> usize {
-        self.line.len()
-    }
+impl Deref for ScrubbedLine<'_> {
+    type Target = [u8];
 
+    fn deref(&self) -> &[u8] {
+        &self.line
+    }
+}
+
+impl ScrubbedLine<'_> {
     pub(super) fn into_owned(self) -> ScrubbedLine<'static> {
         ScrubbedLine { line: Cow::Owned(self.line.into_owned()), redactions: self.redactions }
     }

@@ -149,7 +149,7 @@ impl Pipeline {
         }
     }
 
-    /// Queues a scrubbed response for the harness, and stores the outcome of its call.
+    /// Relays a scrubbed response to the harness, if it may leave the host and the harness accepts its size.
     pub(super) fn finish_response(
         &mut self,
         servers: &mut ServerSet,
@@ -167,13 +167,7 @@ impl Pipeline {
             let why = too_large(&self.caller);
             return self.fail(servers, call, Code::MessageTooLarge, &why, now);
         }
-        self.recorder.counters.redactions += u64::from(scrubbed.redactions);
-        self.replies.push(&scrubbed);
-        let result = match outcome {
-            Outcome::Error => CallResult::Error,
-            Outcome::Result => CallResult::Result,
-        };
-        self.recorder.store_relayed(call, result, bytes, scrubbed.redactions, now);
+        self.relay_response(servers, call, outcome, bytes, scrubbed, now);
     }
 }
 
@@ -281,7 +275,7 @@ impl ServerEventHandler<'_> {
                     self.pipeline.catalogue.coverage = Coverage::Partial;
                 }
                 if should_forward_notification(self.servers, self.from, &method) {
-                    self.pipeline.reply(message);
+                    self.pipeline.relay_notification(message, envelope.body);
                 }
             }
         }

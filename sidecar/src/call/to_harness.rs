@@ -89,7 +89,8 @@ impl ChunkExecution<'_> {
     }
 }
 
-fn explain_refusal(request: &Request<'_>, ruling: Option<&Ruling>) -> (Code, String) {
+/// Why the rules refuse a request of a server.
+pub(super) fn explain_refusal(request: &Request<'_>, ruling: Option<&Ruling>) -> (Code, String) {
     match ruling.map(|ruling| ruling.reason) {
         Some(DecisionReason::NotGranted) => {
             (Code::ServerNotGranted, "this server is not granted to the client any more".into())

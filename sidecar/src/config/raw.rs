@@ -318,7 +318,9 @@ pub(super) struct RawTools {
     pub(super) deny: Vec<Spanned<String>>,
 }
 
-/// Requests of a server to the harness, such as `sampling/createMessage`. Every one is recorded in the audit.
+/// Requests of a server to the harness, such as `sampling/createMessage`: messages of their own, or inside a result that
+/// asks for input (`inputRequests`, since MCP 2026-07-28). Every one is recorded in the audit. A result with a refused
+/// request is refused.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "MethodsToHarness")]

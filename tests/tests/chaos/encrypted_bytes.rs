@@ -1,7 +1,8 @@
 //! One cut at each byte of an encrypted connection: TLS, a WebSocket, and the pipe of a hub.
 //!
 //! The proxy cannot see frames inside TLS, so the cuts are counted in bytes of the connection, from its first byte to
-//! the end of the first messages. `tests/run` cuts at a sample of the bytes, `just slow` at every byte.
+//! the end of the first messages. `tests/run` cuts at a sample of the bytes, another one in each run, so that successive
+//! runs cut at every byte; `just slow` cuts at every byte at once. `COFFERDAM_CHAOS_SEED` repeats a run's sample.
 
 use std::time::Duration;
 
@@ -105,6 +106,33 @@ struct Share {
     step: usize,
 }
 
+impl Sampling {
+    /// The share of each world, in the sample that begins at this byte.
+    fn shares(self, offset: usize) -> impl Iterator<Item = Share> {
+        let Self { step, worlds } = self;
+        (0..worlds).map(move |number| Share { first: offset + number * step, step: worlds * step })
+    }
+
+    /// The first byte at which a run with this seed cuts.
+    fn offset(self, seed: u64) -> usize {
+        let step = u64::try_from(self.step).expect("it is small");
+        usize::try_from(seed % step).expect("it is less than the step")
+    }
+}
+
+#[test]
+fn the_samples_of_successive_runs_have_every_byte() {
+    for sampling in [SAMPLE, SAMPLE_OF_PIPE, SAMPLE_OF_ENROLMENTS, EVERY_BYTE, EVERY_BYTE_OF_PIPE] {
+        let mut cuts = [0; SHORTEST_DIRECTION];
+        for seed in 0..u64::try_from(sampling.step).expect("it is small") {
+            for share in sampling.shares(sampling.offset(seed)) {
+                cuts.iter_mut().skip(share.first).step_by(share.step).for_each(|count| *count += 1);
+            }
+        }
+        assert!(cuts.iter().all(|count| *count == 1), "{sampling:?}: {cuts:?}");
+    }
+}
+
 /// Cuts in connections that resume a link, in both directions.
 fn cut_resumed_links(kind: &LinkKind, sampling: Sampling) {
     in_several_worlds(kind, sampling, |share| {
@@ -187,12 +215,12 @@ fn roomy_world() -> Builder {
 
 /// Shares the bytes among several worlds, and asserts that every byte of a connection had its turn.
 fn in_several_worlds(kind: &LinkKind, sampling: Sampling, cut_share: impl Fn(Share) -> [usize; 2] + Sync) {
-    let Sampling { step, worlds } = sampling;
+    let offset = sampling.offset(Random::seed());
     let mut cuts = [0, 0];
     std::thread::scope(|scope| {
-        let running: Vec<_> = (0..worlds)
-            .map(|number| {
-                let share = Share { first: number * step, step: worlds * step };
+        let running: Vec<_> = sampling
+            .shares(offset)
+            .map(|share| {
                 let cut_share = &cut_share;
                 scope.spawn(move || cut_share(share))
             })
@@ -203,8 +231,11 @@ fn in_several_worlds(kind: &LinkKind, sampling: Sampling, cut_share: impl Fn(Sha
             cuts[1] += towards_shim;
         }
     });
-    eprintln!("{}: {} cuts towards the sidecar, {} towards the shim", kind.name, cuts[0], cuts[1]);
-    assert!(cuts.iter().all(|count| *count >= SHORTEST_DIRECTION / step), "{cuts:?}");
+    eprintln!(
+        "{}: {} cuts towards the sidecar, {} towards the shim, from byte {offset}",
+        kind.name, cuts[0], cuts[1]
+    );
+    assert!(cuts.iter().all(|count| *count >= (SHORTEST_DIRECTION - offset) / sampling.step), "{cuts:?}");
 }
 
 /// Calls `cut` for each byte of the share in both directions; returns how many there were in each.

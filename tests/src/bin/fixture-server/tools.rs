@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cofferdam_tests::chaos::conversation;
+use cofferdam_tests::http_fixture::input_required;
 use serde_json::{Map, Value, json};
 
 use super::leak;
@@ -36,9 +37,10 @@ impl Call<'_> {
 }
 
 pub(crate) fn list(mode: Mode) -> Vec<Value> {
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 25] = [
         "add",
         "ask_client",
+        "ask_for_input",
         "big",
         "change_tools",
         "count",
@@ -55,6 +57,7 @@ pub(crate) fn list(mode: Mode) -> Vec<Value> {
         "leak",
         "no_newline",
         "process",
+        "raw",
         "read_file",
         "slow",
         "structured",
@@ -122,6 +125,13 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
     match name.strip_prefix("rw_").unwrap_or(name) {
         "add" => reply(text(&(call.number("a") + call.number("b")).to_string())),
         "ask_client" => ask_client(call, output, pending),
+        "ask_for_input" => match call.params.get("inputResponses") {
+            Some(responses) => reply(text(&responses.to_string())),
+            None => {
+                let result = input_required(call.argument("requests"));
+                output.message(&json!({"jsonrpc": "2.0", "id": call.request, "result": result}));
+            }
+        },
         "big" => {
             let part = call.argument("part").as_str().unwrap_or("x");
             let bytes = usize::try_from(call.number("bytes")).unwrap_or_default();
@@ -167,6 +177,12 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
             }
             output.bytes(b"\n");
             reply(text("after the long line"));
+        }
+        "raw" => {
+            let id = call.request.to_string();
+            for line in call.argument("lines").as_array().into_iter().flatten().filter_map(Value::as_str) {
+                output.line(&line.replace("$id", &id));
+            }
         }
         "slow" => answer_later(call, output),
         "structured" => {
