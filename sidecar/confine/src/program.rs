@@ -35,6 +35,8 @@ pub struct Program {
     pub path: PathBuf,
     /// What must be shown besides the operating system.
     pub shown: BTreeSet<PathBuf>,
+    /// The files that are executed to start it: itself, its interpreters, and `env` where that finds one.
+    pub executed: BTreeSet<PathBuf>,
     /// Directories of the paths in `command` that are links, and where they lead.
     pub links: BTreeMap<PathBuf, PathBuf>,
 }
@@ -72,18 +74,26 @@ impl Program {
         arguments: &[PathBuf],
         surroundings: Surroundings<'_>,
     ) -> Result<Self, ProgramError> {
-        let mut finder = Finder { surroundings, shown: BTreeSet::new(), links: BTreeMap::new(), steps: 0 };
+        let mut finder = Finder {
+            surroundings,
+            shown: BTreeSet::new(),
+            executed: BTreeSet::new(),
+            links: BTreeMap::new(),
+            steps: 0,
+        };
         let located = finder.follow(path)?;
+        let executed = std::mem::take(&mut finder.executed);
         for argument in arguments.iter().filter(|argument| argument.is_absolute() && argument.is_file()) {
             finder.follow(argument)?;
         }
-        Ok(Self { path: located, shown: finder.shown, links: finder.links })
+        Ok(Self { path: located, shown: finder.shown, executed, links: finder.links })
     }
 }
 
 struct Finder<'a> {
     surroundings: Surroundings<'a>,
     shown: BTreeSet<PathBuf>,
+    executed: BTreeSet<PathBuf>,
     links: BTreeMap<PathBuf, PathBuf>,
     steps: usize,
 }
@@ -107,6 +117,7 @@ impl Finder<'_> {
                 Err(_) => break,
             }
         }
+        self.executed.insert(current.clone());
         if let Some(interpreter) = self.interpreter(&current)? {
             if current.components().any(|part| part.as_os_str() == SHIMS) {
                 return Err(ProgramError::Shim(current));
@@ -151,7 +162,7 @@ impl Finder<'_> {
     }
 
     /// The interpreter that the first line of a script names.
-    fn interpreter(&self, file: &Path) -> Result<Option<PathBuf>, ProgramError> {
+    fn interpreter(&mut self, file: &Path) -> Result<Option<PathBuf>, ProgramError> {
         let mut start = Vec::new();
         let read =
             std::fs::File::open(file).and_then(|file| file.take(FIRST_LINE_BYTES).read_to_end(&mut start));
@@ -167,7 +178,8 @@ impl Finder<'_> {
         if Path::new(program).file_name() != Some(OsStr::new("env")) {
             return Ok(Some(program.into()));
         }
-        // `env` itself is part of the system; its options and variables come before the program.
+        self.executed.extend(Path::new(program).canonicalize());
+        // Its options and variables come before the program.
         let is_program =
             |word: &&&OsStr| !word.as_bytes().starts_with(b"-") && !word.as_bytes().contains(&b'=');
         let Some(&name) = arguments.iter().find(is_program) else { return Ok(None) };

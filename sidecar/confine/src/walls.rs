@@ -157,13 +157,10 @@ fn only_executable(
     let mut rules: Vec<FileRule> = rules.into_iter().map(without).collect();
     // The loader of dynamic programs is executed with each of them.
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-x86_64.so.1"];
-    let programs = listed.iter().map(ShownPath::path).chain([program.path.as_path()]);
+    let programs = listed.iter().map(ShownPath::path).chain(program.executed.iter().map(PathBuf::as_path));
     for path in programs.chain(loaders.map(Path::new)) {
         let Ok(path) = path.canonicalize() else { continue };
         rules.push(FileRule { path: text(&path)?, access: FileAccess::ReadExecute });
-    }
-    for path in &program.shown {
-        rules.push(FileRule { path: text(path)?, access: FileAccess::ReadExecute });
     }
     Ok(rules)
 }

@@ -4,7 +4,7 @@
 //! kernel refuses one, which is logged.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +16,7 @@ use cofferdam_process::{self as process, Launch, Proc, ServerProcess, Variable};
 use crate::network_events::NetworkObserver;
 use crate::spec::{Confinement, ServerLimits};
 use crate::start_error::StartError;
+use crate::working_directory::WorkingDirectories;
 
 /// Whether the kernel has refused to mount `/proc` for a confined server. A container around the sidecar that hides parts of its
 /// own `/proc` is the cause, and that does not change while the sidecar runs.
@@ -31,8 +32,8 @@ pub(crate) struct ConfinedStart<'a> {
     pub(crate) injected: Vec<Variable>,
     pub(crate) files: Option<&'a Path>,
     pub(crate) directory: Option<&'a Path>,
-    /// The server's directory on the host.
-    pub(crate) kept_home: PathBuf,
+    /// Where a lasting home directory is made.
+    pub(crate) directories: &'a WorkingDirectories,
     pub(crate) limits: &'a ServerLimits,
     pub(crate) observer: Arc<NetworkObserver>,
 }
@@ -62,8 +63,11 @@ async fn start_process(
     let path = process::program_path(start.program.as_ref())?;
     let written: Vec<OsString> = start.written.iter().map(Into::into).collect();
     let (hosts, resolver) = (plan.hosts_file(), plan.resolv_conf());
+    let kept_home = match confinement.profile.home {
+        Home::Keep => Some(start.directories.of(&start.observer.server)?),
+        Home::Private => None,
+    };
     let attempt = |proc: Proc| {
-        let kept_home = (confinement.profile.home == Home::Keep).then_some(start.kept_home.as_path());
         let (walls, program) = confine::walls(
             &confinement.profile,
             &Start {
@@ -72,7 +76,7 @@ async fn start_process(
                 directory: start.directory,
                 injected: start.files,
                 own: OwnDirectories {
-                    kept_home,
+                    kept_home: kept_home.as_deref(),
                     memory_bytes: start.limits.confined_directory_bytes,
                     processes: u64::from(start.limits.confined_processes),
                 },

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import socket
-import struct
+import subprocess
 import sys
 import time
 
@@ -153,6 +153,16 @@ def first_line_of_the_host():
 
 def resolve():
     return socket.getaddrinfo(os.environ["NAME"], 443)
+
+
+def run_a_program():
+    return f"exit {subprocess.run(['/usr/bin/true']).returncode}"
+
+
+def leave_a_file_at_home():
+    with open(os.path.expanduser("~/left"), "x") as left:
+        left.write("here")
+    return os.path.expanduser("~")
 
 
 def shared_memory():

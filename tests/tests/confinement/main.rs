@@ -3,3 +3,4 @@
 mod attacks;
 mod network;
 mod ordinary;
+mod profile;

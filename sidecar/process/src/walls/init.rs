@@ -123,7 +123,8 @@ fn build(
     }
     map_user(user).map_err(|error| (Step::UserMap, raw(&error)))?;
     file_system::build(walls)?;
-    sethostname(HOST_NAME).map_err(namespaces)?;
+    // Only a name: some service managers forbid even to set that of a namespace of one's own.
+    let _ = sethostname(HOST_NAME);
     network::build(&walls.network, sidecar).map_err(|error| (Step::Network, raw(&error)))
 }
 

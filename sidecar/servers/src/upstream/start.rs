@@ -98,7 +98,6 @@ impl StartContext<'_> {
             return Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))));
         }
         let server = &self.secrets.server.name;
-        let own_directory = self.host.working_directories.of(server)?;
         let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
         let args: Vec<OsString> = match filled.is_empty() {
             true => arguments.iter().map(Into::into).collect(),
@@ -106,7 +105,10 @@ impl StartContext<'_> {
         };
         let started = match &stdio.confinement {
             None => {
-                let directory = Some(stdio.directory.clone().unwrap_or(own_directory));
+                let directory = Some(match &stdio.directory {
+                    Some(directory) => directory.clone(),
+                    None => self.host.working_directories.of(server)?,
+                });
                 let environment = process::allowed_environment(injected);
                 process::launch(Launch { program: program.into(), args, environment, directory, walls: None })
                     .await?
@@ -119,7 +121,7 @@ impl StartContext<'_> {
                     injected,
                     files: resources.files.directory(),
                     directory: stdio.directory.as_deref(),
-                    kept_home: own_directory,
+                    directories: &self.host.working_directories,
                     limits: self.limits,
                     observer: Arc::new(NetworkObserver {
                         server: server.clone(),
