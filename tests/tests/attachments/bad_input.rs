@@ -13,7 +13,7 @@ use super::platform_setup::DoubleSetup;
 use super::*;
 
 /// A command gives up when the platform was unavailable for 30 s; the last of its requests may take 20 s more.
-const GIVES_UP_WITHIN: Duration = Duration::from_secs(90);
+pub(super) const GIVES_UP_WITHIN: Duration = Duration::from_secs(90);
 /// Much less than the gigabyte that the platform sends in one case.
 const MAX_SIDECAR_MEMORY_KIB: u64 = 256 * 1024;
 /// More requests than a command makes before it gives up.

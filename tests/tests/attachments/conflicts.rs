@@ -1,6 +1,7 @@
 //! Two commands, or two sidecars, request the same sandbox: one of them attaches it, and the other is refused. The same tests run
 //! on both platforms; those on E2B are in `anywhere`.
 
+use super::bad_input::GIVES_UP_WITHIN;
 use super::on_daytona::DaytonaSetup;
 use super::*;
 
@@ -37,7 +38,7 @@ pub(super) fn assert_another_sidecar_does_not_take_over<S: PlatformSetup>() {
     let arguments = setup.arguments(None);
     let first = setup.attach(&[]);
     let mut second = Attach::start(&other, &arguments);
-    assert_eq!(second.wait().code(), Some(69), "{}", second.printed());
+    assert_eq!(second.wait_within(GIVES_UP_WITHIN).code(), Some(69), "{}", second.printed());
     assert!(second.printed().contains("another hub"), "{}", second.printed());
     setup.assert_echoes("still");
     assert_eq!(first.times_attached(), 1, "the first sidecar lost its pipe");
