@@ -15,8 +15,14 @@
 //!   own arguments or environment.
 //! - The sidecar's direct children are keepers or were started by [`spawn_known`]; any other child is an orphan.
 //!
-//! Not covered: a server that stops or kills both the keeper and the sidecar. It runs as the same user, so the kernel
-//! allows that.
+//! A server with [`Walls`] runs in namespaces of its own, in which process 1 belongs to this crate too:
+//!
+//! ```text
+//! keeper ── process 1 ── server ── its descendants
+//! ```
+//!
+//! Not covered: a server without walls that stops or kills both the keeper and the sidecar. It runs as the same user, so the
+//! kernel allows that.
 
 #![deny(unsafe_code)]
 

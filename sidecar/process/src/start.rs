@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, setsid};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use zeroize::Zeroizing;
 
 use super::os::{self, SingleThreaded};
@@ -63,7 +64,7 @@ pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
         }
         Some(walls) => {
             let (status, status_writer) = io::pipe().map_err(|error| prepare(&error))?;
-            let keeper = failures.try_clone().map_err(|error| prepare(&error))?;
+            let keeper = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| prepare(&error.into()))?;
             let user = User::current();
             let start = move || {
                 let handover = Handover {

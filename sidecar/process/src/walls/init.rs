@@ -9,8 +9,8 @@
 //! by killing one child; orders are taken from outside the namespaces only; while the server runs, process 1 has no capability,
 //! no descriptor of the server's, and no memory that another process may read.
 
-use std::io::{self, PipeReader, PipeWriter, Write};
-use std::os::fd::AsFd;
+use std::io::{self, PipeWriter, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 
@@ -38,8 +38,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) failures: PipeWriter,
     /// Gets the wait status of the server's main process.
     pub(crate) status: PipeWriter,
-    /// The other end of `failures`: the keeper is alive as long as it is open there.
-    pub(crate) keeper: PipeReader,
+    /// Refers to the keeper's process.
+    pub(crate) keeper: OwnedFd,
 }
 
 /// The namespaces in which process 1 starts.
@@ -67,8 +67,7 @@ pub(crate) fn run<T>(
     start: impl FnOnce(&T) -> Failure,
 ) -> i32 {
     let Handover { walls, sidecar, mut failures, status, keeper } = handover;
-    drop(keeper);
-    let started = build(walls, sidecar, user, &failures).and_then(|()| {
+    let started = build(walls, sidecar, user, keeper).and_then(|()| {
         let child = || {
             let failure = enter(walls).map_or_else(Failure::from, |()| start(&server));
             report(&mut failures, failure);
@@ -110,15 +109,10 @@ impl From<Failed> for Failure {
     }
 }
 
-fn build(
-    walls: &Walls,
-    sidecar: Option<&UnixStream>,
-    user: User,
-    failures: &PipeWriter,
-) -> Result<(), Failed> {
+fn build(walls: &Walls, sidecar: Option<&UnixStream>, user: User, keeper: OwnedFd) -> Result<(), Failed> {
     let namespaces = |errno| (Step::Namespaces, errno);
     prctl::set_pdeathsig(Signal::SIGKILL).map_err(namespaces)?;
-    if has_no_reader(failures) {
+    if has_exited(&keeper) {
         return Err((Step::Namespaces, Errno::ESRCH));
     }
     map_user(user).map_err(|error| (Step::UserMap, raw(&error)))?;
@@ -129,10 +123,10 @@ fn build(
 }
 
 /// Whether the keeper exited before this process asked to be killed with it.
-fn has_no_reader(pipe: &PipeWriter) -> bool {
-    let mut descriptors = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
+fn has_exited(keeper: &OwnedFd) -> bool {
+    let mut descriptors = [PollFd::new(keeper.as_fd(), PollFlags::POLLIN)];
     let _ = poll(&mut descriptors, PollTimeout::ZERO);
-    descriptors[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR))
+    descriptors[0].any() == Some(true)
 }
 
 /// The user has the same number inside as outside, and no other user exists inside.
