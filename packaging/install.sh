@@ -44,7 +44,9 @@ install_program() {
   for tool in gzip sha256sum tar; do
     command -v "$tool" > /dev/null || fail 69 "\`$tool\` is missing" "install it with the system's package manager"
   done
-  work=$(mktemp -d "${TMPDIR:-/tmp}/cofferdam-install.XXXXXXXX") || exit 73
+  said=$(LC_ALL=C mktemp -d "${TMPDIR:-/tmp}/cofferdam-install.XXXXXXXX" 2>&1) ||
+    cannot_write "${TMPDIR:-/tmp}" TMPDIR "make the directory, or name another with TMPDIR"
+  work=$said
   trap 'rm -rf "$work"' EXIT
   trap 'exit 130' INT TERM HUP
 
@@ -58,19 +60,21 @@ install_program() {
   found=$(sha256sum "$work/$name" | cut -c1-64)
   [ "$sum" = "$found" ] || fail 65 "the checksum of \`$name\` is $found and should be $sum: the file is damaged, incomplete or not the one that was published" \
     "get it again, from another place if this stays"
-  (umask 022 && cd "$work" && tar -xzf "$name") || fail 65 "cannot unpack \`$name\`" "get it again"
+  # The archive has its checksum, so what fails is the writing.
+  said=$( (umask 022 && cd "$work" && LC_ALL=C tar -xzf "$name") 2>&1) ||
+    cannot_write "$work" TMPDIR "name a directory with TMPDIR in which \`$name\` can be unpacked"
   unpacked=$work/${name%.tar.gz}
   described=$("$unpacked/cofferdam" --version) || fail 69 "the program of \`$name\` does not run on this machine" \
     "build it from source: see README"
 
-  (umask 022 && mkdir -p "$prefix/bin" "$documents") || fail 73 "cannot create \`$prefix/bin\` and \`$documents\`" \
-    "choose a directory with --prefix"
+  said=$( (umask 022 && LC_ALL=C mkdir -p "$prefix/bin" "$documents") 2>&1) ||
+    cannot_write "$prefix" --prefix "cannot create \`$prefix/bin\` and \`$documents\`; choose a directory with --prefix"
   # A program that runs cannot be overwritten: it is written beside and renamed.
   new=$prefix/bin/.cofferdam.$$.new
   trap 'rm -rf "$work" "$new"' EXIT
-  { cp "$unpacked/cofferdam" "$new" && chmod 0755 "$new" &&
-    cp "$unpacked/LICENSE" "$unpacked/README.md" "$unpacked/CHANGELOG.md" "$documents/" && mv -f "$new" "$program"; } ||
-    fail 73 "cannot write to \`$prefix\`" "choose a directory with --prefix"
+  said=$( { cp "$unpacked/cofferdam" "$new" && chmod 0755 "$new" &&
+    cp "$unpacked/LICENSE" "$unpacked/README.md" "$unpacked/CHANGELOG.md" "$documents/" && mv -f "$new" "$program"; } 2>&1) ||
+    cannot_write "$prefix" --prefix "choose a directory with --prefix"
   echo "installed $described as $program"
   case :$PATH: in
     *:"$prefix/bin":*) echo "next: cofferdam demo" ;;
@@ -90,16 +94,23 @@ remove() {
 fetch() {
   case $from in
     https://* | http://127.0.0.1:* | http://localhost:*)
+      # Their own exit codes for a file that cannot be written: 23 and 3.
       if command -v curl > /dev/null; then
+        unwritten=23
         curl --fail --silent --show-error --location --proto-redir '=https' --max-time 600 --output "$work/$1" "$from/$1"
       elif command -v wget > /dev/null; then
+        unwritten=3
         wget --quiet --timeout=60 --output-document="$work/$1" "$from/$1"
       else
         fail 69 "neither \`curl\` nor \`wget\` is installed" "install one, or get the files by hand and name their directory with --from"
-      fi || fail 69 "cannot get \`$from/$1\`" "check the address and the network" ;;
+      fi || {
+        [ $? != "$unwritten" ] || fail 73 "there is no room for \`$1\` in \`$work\`" "name a directory with more room with TMPDIR"
+        fail 69 "cannot get \`$from/$1\`" "check the address and the network"
+      } ;;
     http://*) fail 64 "\`$from\` is not encrypted" "use https://, or a directory" ;;
     *) [ -f "$from/$1" ] || fail 66 "there is no \`$1\` in \`$from\`" "name the directory or address of a release with --from"
-      cp "$from/$1" "$work/$1" || fail 66 "cannot read \`$from/$1\`" "check its permissions" ;;
+      [ -r "$from/$1" ] || fail 66 "cannot read \`$from/$1\`" "check its permissions"
+      said=$(LC_ALL=C cp "$from/$1" "$work/$1" 2>&1) || cannot_write "$work" TMPDIR "name another directory with TMPDIR" ;;
   esac
 }
 
@@ -113,6 +124,18 @@ directory_of_this_file() {
 value() {
   [ $# -ge 2 ] || fail 64 "$1 needs a value" "run \`sh install.sh --help\`"
   printf %s "$2"
+}
+
+# Ends because a program, which has printed $said, cannot write to a directory: PLACE, how another is named, and what to do
+# unless the disk is full.
+cannot_write() {
+  echo "$said" >&2
+  case $said in
+    # tar's words are the last.
+    *"No space left on device"* | *"Disk quota exceeded"* | *"Wrote only "*)
+      fail 73 "there is no room in \`$1\`" "free some space there, or name a directory with more room with $2" ;;
+  esac
+  fail 73 "cannot write to \`$1\`" "$3"
 }
 
 fail() {

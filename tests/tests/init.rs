@@ -191,6 +191,37 @@ fn where_nothing_can_be_written_nothing_is_left() {
 }
 
 #[test]
+fn a_full_disk_is_named_with_the_way_out_and_nothing_is_left() {
+    let mut outcomes = Vec::new();
+    // Each size leaves room for more of the steps: a tmpfs counts pages of 4 KiB.
+    for kibibytes in [4, 8, 64] {
+        let home = Home::new();
+        let place = home.path().join("place");
+        fs::create_dir(&place).expect("the home is writable");
+        let init = home.cofferdam(&["init", "--yes", "-c"]);
+        let script = r#"mount -t tmpfs -o "size=$1k" none "$2" || exit 99
+            dd if=/dev/zero of="$2/others" bs=4096 count=1 2>/dev/null || exit 99
+            shift 2; "$@"; code=$?
+            [ $code = 0 ] || [ "$(ls -A place)" = others ] || exit 98
+            exit $code"#;
+        let mut small = command("unshare");
+        small.arg(if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" });
+        small.args(["sh", "-c", script, "sh"]).arg(kibibytes.to_string()).arg(&place);
+        small.arg(init.get_program()).args(init.get_args()).arg(place.join("new/cofferdam.toml"));
+        small.env_clear().envs(init.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        small.current_dir(home.path());
+        let output = output_of(small, "cofferdam init on a small disk");
+        let said = text(&output.stderr);
+        outcomes.push(output.status.success());
+        if !output.status.success() {
+            assert_eq!(output.status.code(), Some(73), "{kibibytes} KiB: {said}");
+            assert!(said.contains("No space left on device") && said.contains("free some space"), "{said}");
+        }
+    }
+    assert!(outcomes[..] == [false, false, true] || outcomes[..] == [false, true, true], "{outcomes:?}");
+}
+
+#[test]
 fn without_a_terminal_it_asks_nothing_and_names_the_option() {
     let home = Home::new();
     let refused = run(home.cofferdam(&["init"]));

@@ -67,7 +67,7 @@ pub use plan::{
 pub use recognise::Reason;
 pub use record::{Record, RecordError, Rewriting, Undone};
 
-pub use settings::{HarnessEdit, Settings};
+pub use settings::{HarnessEdit, HarnessEditError, Restored, Settings};
 pub use shim_entry::ShimProgram;
 pub use store::{Store, StoreError, encode_fields};
 pub use surroundings::{Surroundings, project_of};

@@ -29,10 +29,10 @@ pub enum HarnessEdit {
 }
 
 /// A settings file with entries of an earlier version of it.
-pub(crate) struct Restored {
-    pub(crate) bytes: Zeroizing<Vec<u8>>,
+pub struct Restored {
+    pub bytes: Zeroizing<Vec<u8>>,
     /// Entries that start something else than the shim by now, or are gone, and stay as they are.
-    pub(crate) left: Vec<EntryPath>,
+    pub left: Vec<EntryPath>,
 }
 
 impl Settings {
@@ -133,7 +133,7 @@ impl Settings {
     }
 
     /// `current` with these entries as they were in `earlier`.
-    pub(crate) fn restored(
+    pub fn restored(
         path: &Path,
         current: &[u8],
         earlier: &[u8],

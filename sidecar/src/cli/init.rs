@@ -88,7 +88,13 @@ pub(super) fn run(file: Option<&Path>, arguments: &InitArguments) -> Result<Exit
         written.remove();
         let failure =
             Failure::new(creation_exit_code(&error), format!("cannot write the configuration: {error}"));
-        return Err(failure.hint("nothing was left; name another place with `-c FILE`"));
+        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        return Err(failure.hint(match is_full {
+            true => {
+                "nothing was left; free some space on that disk, or name a place on another with `-c FILE`"
+            }
+            false => "nothing was left; name another place with `-c FILE`",
+        }));
     }
     print_next_steps(&path, file.is_some(), &server, &relay, &directory);
     Ok(ExitCode::SUCCESS)

@@ -1,11 +1,16 @@
 //! Questions to the person at the terminal.
 //!
 //! What must stay true: what is typed in answer to [`read_hidden`] is neither shown nor kept in memory that is not wiped; the
-//! terminal's mode is restored, also after Ctrl-C.
+//! terminal's mode is restored, also after Ctrl-C and before a signal ends the process.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::AsFd as _;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
@@ -16,6 +21,8 @@ const MAX_ANSWER_BYTES: usize = 8 * 1024;
 const INTERRUPT: u8 = 0x03;
 const END_OF_INPUT: u8 = 0x04;
 const ERASE: [u8; 2] = [0x08, 0x7f];
+/// Signals that end a process and that another process sends, or the kernel for a terminal that is closed.
+const ENDING: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Answer {
@@ -95,7 +102,8 @@ pub(crate) fn read_hidden(question: &str) -> io::Result<Option<Zeroizing<Vec<u8>
     let answer = {
         let mode = HiddenInput::start(terminal.try_clone()?)?;
         terminal.write_all(question.as_bytes())?;
-        let answer = read_answer(&mut terminal);
+        let answer = read_answer(&mut terminal, &mode);
+        // A signal that has come ends the process here.
         drop(mode);
         answer
     };
@@ -103,11 +111,12 @@ pub(crate) fn read_hidden(question: &str) -> io::Result<Option<Zeroizing<Vec<u8>
     answer.map(Some)
 }
 
-/// Reads up to the end of the line. Signals are off, so that Ctrl-C is a character and the mode is restored.
-fn read_answer(terminal: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
+/// Reads up to the end of the line. The terminal makes no signals, so that Ctrl-C is a character.
+fn read_answer(terminal: &mut File, mode: &HiddenInput) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut answer = Zeroizing::new(Vec::with_capacity(MAX_ANSWER_BYTES));
     let mut key = Zeroizing::new([0]);
     loop {
+        mode.wait_for_key()?;
         let has_ended = terminal.read(&mut *key)? == 0 || key[0] == END_OF_INPUT;
         if has_ended && answer.is_empty() {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the input has ended"));
@@ -125,10 +134,13 @@ fn read_answer(terminal: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
     }
 }
 
-/// A terminal that does not show what is typed, until this is dropped.
+/// A terminal that does not show what is typed, until this is dropped. Meanwhile signals do not end the process: one that comes
+/// does so afterwards.
 struct HiddenInput {
     terminal: File,
     previous: Termios,
+    signals: SignalFd,
+    previous_mask: SigSet,
 }
 
 impl HiddenInput {
@@ -136,8 +148,29 @@ impl HiddenInput {
         let previous = tcgetattr(&terminal)?;
         let mut mode = previous.clone();
         mode.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
-        tcsetattr(&terminal, SetArg::TCSAFLUSH, &mode)?;
-        Ok(Self { terminal, previous })
+        let ending: SigSet = ENDING.into_iter().collect();
+        let signals = SignalFd::with_flags(&ending, SfdFlags::SFD_CLOEXEC)?;
+        let previous_mask = ending.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        let hidden = Self { terminal, previous, signals, previous_mask };
+        tcsetattr(&hidden.terminal, SetArg::TCSAFLUSH, &mode)?;
+        Ok(hidden)
+    }
+
+    /// Waits until there is something to read. A signal is an error; it stays pending.
+    fn wait_for_key(&self) -> io::Result<()> {
+        let mut ready = [&self.terminal.as_fd(), &self.signals.as_fd()]
+            .map(|descriptor| PollFd::new(*descriptor, PollFlags::POLLIN));
+        loop {
+            match poll(&mut ready, PollTimeout::NONE) {
+                // After a stop, for instance.
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) if ready[1].any() == Some(true) => {
+                    return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted by a signal"));
+                }
+                Ok(_) => return Ok(()),
+            }
+        }
     }
 }
 
@@ -145,5 +178,7 @@ impl Drop for HiddenInput {
     fn drop(&mut self) {
         // A terminal that is gone needs no mode.
         let _ = tcsetattr(&self.terminal, SetArg::TCSAFLUSH, &self.previous);
+        // Setting a valid mask cannot fail.
+        let _ = self.previous_mask.thread_set_mask();
     }
 }

@@ -5,18 +5,21 @@ use serde_json::json;
 
 use super::support::{Person, Run, TOKEN, one_server};
 
-fn with_vault(bao: &OpenBao) -> Person {
+pub(crate) fn with_vault(bao: &OpenBao) -> Person {
+    with_vault_at(&bao.address())
+}
+
+/// A person with one server in the settings, and a configuration with this Vault.
+pub(crate) fn with_vault_at(address: &str) -> Person {
     let person = Person::with(".mcp.json", &one_server());
-    let text = format!(
-        "[vault]\naddress = \"{}\"\nauth = {{ method = \"token-file\", path = \"token\" }}\n",
-        bao.address()
-    );
+    let text =
+        format!("[vault]\naddress = \"{address}\"\nauth = {{ method = \"token-file\", path = \"token\" }}\n");
     person.write_configuration(&text);
     person
 }
 
 #[track_caller]
-fn import(person: &Person, bao: &OpenBao, arguments: &[&str]) -> Run {
+pub(crate) fn import(person: &Person, bao: &OpenBao, arguments: &[&str]) -> Run {
     let mut command = person.command(&["import", ".mcp.json", "--to", "vault", "--yes"]);
     command.args(arguments).env("VAULT_TOKEN", &bao.root_token);
     let run = Run::of(&cofferdam_tests::process::output_of(command, "an import to Vault"));

@@ -11,3 +11,4 @@ mod projects;
 mod questions;
 mod secrecy;
 mod support;
+mod vault_operator;

@@ -1,10 +1,9 @@
 //! The command at a terminal: one question for each secret, one before anything is written.
 
-use cofferdam_tests::process::command;
 use cofferdam_tests::terminal::Terminal;
 use nix::sys::termios::LocalFlags;
 
-use super::support::{CANARY, Person, TOKEN};
+use super::support::{CANARY, Person, TOKEN, at_terminal};
 
 const SECRET_QUESTION: &str = "move it out as a secret? [Y/n] ";
 const LAST_QUESTION: &str = "Make these changes? [y/N] ";
@@ -16,16 +15,6 @@ fn person() -> Person {
             "{{\"mcpServers\": {{\"x\": {{\"command\": \"x-server\", \"env\": {{\"A_TOKEN\": \"{TOKEN}\", \"B_KEY\": \"not-a-secret\"}}}}}}}}"
         ),
     )
-}
-
-/// The command on a terminal that is its controlling terminal, so that Ctrl-C reaches it.
-fn at_terminal(person: &Person, arguments: &[&str]) -> Terminal {
-    let cofferdam = person.command(arguments);
-    let mut on_terminal = command("/usr/bin/setsid");
-    on_terminal.env_clear().envs(cofferdam.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    on_terminal.args(["--ctty", "--wait"]).arg(cofferdam.get_program()).args(cofferdam.get_args());
-    on_terminal.current_dir(person.project());
-    Terminal::of(on_terminal)
 }
 
 #[track_caller]

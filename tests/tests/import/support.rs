@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use cofferdam_tests::process::{built, command, output_of};
 use cofferdam_tests::run_user::contents;
+use cofferdam_tests::terminal::Terminal;
 
 /// Every secret of these tests contains it.
 pub(crate) const CANARY: &str = "CANARY";
@@ -143,6 +144,16 @@ impl Run {
         assert!(self.stderr.contains(text), "`{text}` is not in:\n{}", self.stderr);
         self
     }
+}
+
+/// The command on a terminal that is its controlling terminal, so that Ctrl-C reaches it.
+pub(crate) fn at_terminal(person: &Person, arguments: &[&str]) -> Terminal {
+    let cofferdam = person.command(arguments);
+    let mut on_terminal = command("/usr/bin/setsid");
+    on_terminal.env_clear().envs(cofferdam.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    on_terminal.args(["--ctty", "--wait"]).arg(cofferdam.get_program()).args(cofferdam.get_args());
+    on_terminal.current_dir(person.project());
+    Terminal::of(on_terminal)
 }
 
 /// The permission bits of a file.

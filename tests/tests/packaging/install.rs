@@ -180,6 +180,15 @@ fn what_is_damaged_missing_or_unencrypted_is_refused_and_leaves_nothing() {
 
     release.assert_refused(&["--prefix", &prefix, "--version", "9.9.9"], 66, "no archive of version 9.9.9");
     release.assert_refused(&["--prefix", "/dev/null/prefix"], 73, "cannot create `/dev/null/prefix/bin`");
+    let unreadable =
+        release.install_command(&["--prefix", &prefix]).env("TMPDIR", "/no/such/directory").output();
+    let unreadable = unreadable.expect("sh can be started");
+    let said = text(&unreadable.stderr);
+    assert_eq!(unreadable.status.code(), Some(73), "{said}");
+    assert!(
+        said.contains("cannot write to `/no/such/directory`") && said.contains("name another with TMPDIR"),
+        "{said}"
+    );
     release.assert_refused(&["--prefix", &prefix, "--from", "http://192.0.2.1/dist"], 64, "is not encrypted");
     release.assert_refused(
         &["--prefix", &prefix, "--from", "/no/such/directory"],
@@ -188,6 +197,56 @@ fn what_is_damaged_missing_or_unencrypted_is_refused_and_leaves_nothing() {
     );
     release.assert_refused(&["--prefix"], 64, "--prefix needs a value");
     assert!(release.install(&install).status.success(), "the whole archive is not installed");
+}
+
+/// A directory of the installation, and the option or variable that names it.
+const PLACES: [(&str, &str); 2] = [("tmp", "TMPDIR"), ("prefix", "--prefix")];
+
+/// What happens with one of its directories on a tmpfs of this size.
+#[track_caller]
+fn install_with_room(release: &Release, place: &str, kibibytes: u64, from: &str) -> Output {
+    // The installation and what looks for its remains share one mount namespace.
+    let script = r#"mount -t tmpfs -o "size=$1k" none "$2" || exit 99
+        shift 2; "$@"; code=$?
+        find "$HOME" "$TMPDIR" "$PREFIX" -type f -size +0 -path '*cofferdam*' | grep . && [ $code != 0 ] && exit 98
+        exit $code"#;
+    let install = release.install_command(&["--prefix", &release.prefix(), "--from", from]);
+    let mut small = command("unshare");
+    small.arg(if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" });
+    small.args(["sh", "-c", script, "sh"]).arg(kibibytes.to_string()).arg(release.path(place));
+    small.arg(install.get_program()).args(install.get_args());
+    small.env_clear().envs(install.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    small.env("PREFIX", release.prefix());
+    output_of(small, "install.sh on a small disk")
+}
+
+#[test]
+fn a_full_disk_is_named_with_the_way_out_and_nothing_is_left() {
+    let release = Release::small();
+    fs::create_dir(release.prefix()).expect("a temporary directory is writable");
+    let files = release.path("dist");
+    let address = listen(move |request| match fs::read(files.join(request.path.trim_start_matches('/'))) {
+        Ok(content) => Reply::Bytes(content),
+        Err(_) => Reply::Status(404),
+    });
+    let archive = fs::metadata(release.archive_file()).expect("the archive was made").len() / 1024;
+    let directory = release.path("dist").display().to_string();
+    for from in [directory, format!("http://{address}")] {
+        for (place, option) in PLACES {
+            // Room for nothing, and for the archive but not for what is in it.
+            for kibibytes in [4, archive + 64] {
+                let output = install_with_room(&release, place, kibibytes, &from);
+                let said = text(&output.stderr);
+                let what = format!("{place} of {kibibytes} KiB from {from}: {}{said}", text(&output.stdout));
+                assert_eq!(output.status.code(), Some(73), "{what}");
+                assert!(said.contains("there is no room ") && said.contains(option), "{what}");
+            }
+            let output = install_with_room(&release, place, 64 * 1024, &from);
+            assert!(output.status.success(), "{place} with room: {}", text(&output.stderr));
+            let _ = fs::remove_dir_all(release.path("prefix/bin"));
+            let _ = fs::remove_dir_all(release.path("prefix/share"));
+        }
+    }
 }
 
 #[test]
