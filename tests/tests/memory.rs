@@ -120,6 +120,51 @@ fn sixty_four_links_with_large_results_at_once_stay_within_the_ceiling() {
     assert_memory_is_limited(&mut world, before, DEFAULT_CEILING, LINKS);
 }
 
+/// Scrubbing takes several times the memory of a message, with runs that are base64, base32 and hexadecimal at once the
+/// most. It counts against the ceilings too, whether a worker scrubs a large message or a link a smaller one.
+#[test]
+fn results_that_take_much_to_scrub_stay_within_the_ceiling() {
+    const LINKS: usize = 4;
+    /// What a link holds of a response, as a multiple of it.
+    const HELD: usize = 4;
+    /// `SCRUBBING_COPIES` of the sidecar.
+    const SCRUBBED: usize = 9;
+    let texts = ["%5C", "&", ".", " "].map(|end| format!("{}{end}", "4".repeat(32)));
+    for bytes in [8 * MIB - 4096, 250 * 1024] {
+        for text in &texts {
+            let mut world = World::new()
+                .secret_file("local", "value-of-the-server-11")
+                .server("tools", Server::fixture().env("SECRET", "{local.value}"))
+                .limit("message-bytes = \"8MiB\"")
+                .limit(&format!("link-memory = \"{CEILING_FOR_8_MIB}MiB\""))
+                .limit(&format!("enrolment-memory = \"{CEILING_FOR_8_MIB}MiB\""))
+                .limit(&format!("total-memory = \"{}MiB\"", 2 * CEILING_FOR_8_MIB))
+                .limit("window-bytes = \"256KiB\"")
+                .limit("requests-in-flight = 16")
+                .start();
+            let enrolled = ["first", "second"].map(|name| OwnSocket::enrolled(&world, name));
+            let mut links: Vec<Harness> =
+                (0..LINKS).map(|number| enrolled[number % 2].connected("tools")).collect();
+            let before = peak_memory_kib(world.sidecar().id());
+            let ids: Vec<Value> = links
+                .iter_mut()
+                .map(|link| link.send_call("big", json!({"part": text, "bytes": bytes})))
+                .collect();
+            for (link, id) in links.iter_mut().zip(&ids) {
+                let answer = link.answer_to(id);
+                assert!(answer.get("result").is_some(), "{text}: {answer:.300}");
+            }
+            let grown = peak_memory_kib(world.sidecar().id()).saturating_sub(before);
+            let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+            let scrubbed_at_once = if bytes > MIB { (processors / 2).clamp(1, 2) } else { LINKS };
+            let charged = bytes * (HELD * LINKS + SCRUBBED * scrubbed_at_once) / 1024;
+            let limit = charged as u64 + UNCHARGED_PER_LINK_KIB * LINKS as u64;
+            eprintln!("{text}, {bytes} bytes: the sidecar grew by {grown} KiB of {limit} KiB");
+            assert!(grown <= limit, "{text}, {bytes} bytes: the sidecar grew by {grown} KiB of {limit} KiB");
+        }
+    }
+}
+
 /// Each sandbox holds as much as it gets, and all together no more than the total.
 #[test]
 fn greedy_sandboxes_use_no_more_than_the_total_and_two_leave_room_for_a_third() {

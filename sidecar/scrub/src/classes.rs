@@ -48,6 +48,11 @@ impl Classes {
         &self.numbers[2 * self.blocks..]
     }
 
+    /// How much memory they use.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.numbers)
+    }
+
     pub(super) fn has_marks(&self) -> bool {
         self.marks().iter().any(|block| *block != 0)
     }

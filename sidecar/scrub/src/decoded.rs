@@ -76,6 +76,11 @@ impl DecodedTexts {
         dispatch!(Level::new(), simd => decoder.decode_all(simd, runs))
     }
 
+    /// How much memory they use.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.len() + size_of_val(&*self.pieces)
+    }
+
     /// The coding of the text at `at`, and the bit of the letters that this byte begins with.
     pub(super) fn origin(&self, at: usize) -> (Coding, usize) {
         let next = self.pieces.partition_point(|piece| piece.start as usize <= at);

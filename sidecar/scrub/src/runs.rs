@@ -50,6 +50,11 @@ impl Runs {
         self
     }
 
+    /// How much memory they use.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.letters) + size_of_val(&*self.digits)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.letters.is_empty() && self.digits.is_empty()
     }

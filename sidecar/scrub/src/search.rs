@@ -94,20 +94,37 @@ impl Scrubber {
             budget.take_matches(found.len())?;
             return Ok(found);
         }
+        let before = budget.memory();
+        self.search_text(text, syntax, depth, budget, &mut found)?;
+        budget.free_memory_to(before);
+        Ok(found)
+    }
+
+    /// Adds the matches in a text that is not the last level.
+    fn search_text(
+        &self,
+        text: &[u8],
+        syntax: Syntax,
+        depth: usize,
+        budget: &mut Budget,
+        found: &mut Vec<Found>,
+    ) -> Result<(), OverBudget> {
         let length = self.run_length();
         let classes = Classes::new(text);
+        budget.use_memory(classes.bytes())?;
         // First, because only this may fail before the text has been read once.
         let normal = normal_form(text, &classes, budget)?;
-        self.find(Place::Text, text, &mut found);
+        budget.use_memory(normal.as_ref().map_or(0, Vec::len))?;
+        self.find(Place::Text, text, found);
         budget.take_matches(found.len())?;
         let runs = Runs::new(&classes, length);
         let Some(normal) = normal else {
-            self.search_encoded(text, &runs, depth, budget, &mut found)?;
-            return Ok(found);
+            return self.search_encoded(text, &runs, depth, budget, found);
         };
         // In the normal form, a backslash or percent sign before a run takes its first letters.
         let runs = runs.filtered(|start| syntax.has_mark_before(text, start));
-        self.search_encoded(text, &runs, depth, budget, &mut found)?;
+        self.search_encoded(text, &runs, depth, budget, found)?;
+        drop(runs);
         if self.indexes.iter().any(|values| values.has_texts_in_lines()) {
             let mut in_lines = Vec::new();
             let text_in_lines = without_escapes(text, &classes, budget)?.unwrap_or_default();
@@ -123,12 +140,13 @@ impl Scrubber {
         budget.take_matches(in_normal.len())?;
         let runs = Runs::new(&Classes::new(&normal), length);
         self.search_encoded(&normal, &runs, depth, budget, &mut in_normal)?;
+        drop(runs);
         if !in_normal.is_empty() {
             drop(normal);
             let origins = origins_of(text, &classes, Lines::Joined);
             found.extend(in_normal.into_iter().map(|found| found.moved(|span| origins.span(span))));
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Adds the matches in base64, base32 and hexadecimal.
@@ -143,15 +161,19 @@ impl Scrubber {
         if runs.is_empty() {
             return Ok(());
         }
+        let before = budget.memory();
+        budget.use_memory(runs.bytes())?;
         let mut digits = None;
         for coding in Coding::ALL.into_iter().filter(|coding| self.has_symbols_of(*coding)) {
             let symbols = Symbols::new(coding, text, runs);
+            budget.use_memory(symbols.bytes())?;
             let mut in_symbols = Vec::new();
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
             budget.take_matches(in_symbols.len())?;
             symbols.locate(text, runs, in_symbols, found);
-            if coding == Coding::Hexadecimal {
-                digits = Some(symbols);
+            match coding {
+                Coding::Base32 | Coding::Base64 => budget.free_memory_to(before + runs.bytes()),
+                Coding::Hexadecimal => digits = Some(symbols),
             }
         }
         let limit = budget.decoded.min(text.len() + FREE_BYTES);
@@ -159,11 +181,14 @@ impl Scrubber {
         let mut texts = DecodedTexts::default();
         texts.add(Coding::Base32, text, &runs.base32(text), limit, least)?;
         texts.add(Coding::Base64, text, &runs.letters, limit, least)?;
-        let digits = digits.unwrap_or_else(|| Symbols::new(Coding::Hexadecimal, text, runs));
+        let mut digits = digits.unwrap_or_else(|| Symbols::new(Coding::Hexadecimal, text, runs));
         texts.add(Coding::Hexadecimal, &digits.numbers, &digits.runs, limit, least)?;
+        digits.forget_numbers();
+        budget.free_memory_to(before);
         if texts.bytes.is_empty() {
             return Ok(());
         }
+        budget.use_memory(runs.bytes() + texts.memory())?;
         budget.take_decoded(texts.bytes.len());
         let mut in_digits = Vec::new();
         for inside in self.search_level(&texts.bytes, Syntax::Unknown, depth + 1, budget)? {
@@ -175,6 +200,7 @@ impl Scrubber {
                 Coding::Hexadecimal => in_digits.push(Found { span, ..inside }),
             }
         }
+        budget.free_memory_to(before);
         digits.locate(text, runs, in_digits, found);
         Ok(())
     }

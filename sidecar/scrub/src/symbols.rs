@@ -73,9 +73,19 @@ impl Symbols {
         Self { coding, numbers, runs }
     }
 
+    /// How much memory they use.
+    pub(super) fn bytes(&self) -> usize {
+        self.numbers.len() + size_of_val(&*self.runs)
+    }
+
+    /// Frees what [`Self::positions`] does not need, which is as long as the text.
+    pub(super) fn forget_numbers(&mut self) {
+        (self.numbers, self.runs) = (Vec::new(), Vec::new());
+    }
+
     /// Where in the text each symbol is. The text must be the same.
     pub(super) fn positions(&self, text: &[u8], runs: &Runs) -> Vec<u32> {
-        let mut positions = Vec::with_capacity(self.numbers.len());
+        let mut positions = Vec::with_capacity(text.len());
         let narrow = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         self.coding.each_run(text, runs, |run| {
             let end = narrow(run.end);

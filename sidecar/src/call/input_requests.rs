@@ -116,90 +116,92 @@ impl AskingMessages {
     }
 }
 
-impl Pipeline {
-    /// Queues a scrubbed response for the harness, and stores the outcome of its call. If it asks for input, its requests
-    /// are decided first.
-    pub(super) fn relay_response(
-        &mut self,
-        servers: &mut ServerSet,
-        call: Call,
-        outcome: Outcome,
-        bytes: usize,
-        line: ScrubbedLine<'_>,
-        now: Instant,
-    ) {
-        match requests_in(&line) {
-            Ok(requests) if requests.is_empty() => self.relay_decided(call, outcome, bytes, &line, now),
-            Ok(requests) => {
-                let queued = self.queue_requests(&line, &requests);
-                let id = envelope::id_value(call.id.as_bytes());
-                let line = line.into_owned();
-                let response = AskingResponse { id, call: Some(call), outcome, bytes, line };
-                self.asking.0.insert(queued.message, queued.holding(Content::Response(Box::new(response))));
-            }
-            Err(reason) => {
-                let why = format!(
-                    "the call ran, but its response asks for input in a way that cannot be decided, and is not relayed: {reason}"
-                );
-                self.fail(servers, call, Code::MessageMalformed, &why, now);
-            }
+/// Queues a scrubbed response for the harness, and stores the outcome of its call. If it asks for input, its requests
+/// are decided first.
+pub(super) fn relay_response(
+    pipeline: &mut Pipeline,
+    servers: &mut ServerSet,
+    call: Call,
+    outcome: Outcome,
+    bytes: usize,
+    line: ScrubbedLine<'_>,
+    now: Instant,
+) {
+    match requests_in(&line) {
+        Ok(requests) if requests.is_empty() => relay_decided(pipeline, call, outcome, bytes, &line, now),
+        Ok(requests) => {
+            let queued = queue_requests(pipeline, &line, &requests);
+            let id = envelope::id_value(call.id.as_bytes());
+            let line = line.into_owned();
+            let response = AskingResponse { id, call: Some(call), outcome, bytes, line };
+            pipeline
+                .server_requests
+                .asking
+                .0
+                .insert(queued.message, queued.holding(Content::Response(Box::new(response))));
+        }
+        Err(reason) => {
+            let why = format!(
+                "the call ran, but its response asks for input in a way that cannot be decided, and is not relayed: {reason}"
+            );
+            pipeline.fail(servers, call, Code::MessageMalformed, &why, now);
         }
     }
+}
 
-    /// Queues a notification of a server for the harness. If it asks for input, its requests are decided first.
-    pub(super) fn relay_notification(&mut self, message: &[u8], params: Option<Range<usize>>) {
-        match params.map_or(Ok(Vec::new()), |params| requests_in_body(message, params)) {
-            Ok(requests) if requests.is_empty() => self.reply(message),
-            Ok(requests) => {
-                let queued = self.queue_requests(message, &requests);
-                let content = Content::Notification(message.to_vec());
-                self.asking.0.insert(queued.message, queued.holding(content));
-            }
-            Err(reason) => drop_notification(&self.caller, &reason.to_string()),
+/// Queues a notification of a server for the harness. If it asks for input, its requests are decided first.
+pub(super) fn relay_notification(pipeline: &mut Pipeline, message: &[u8], params: Option<Range<usize>>) {
+    match params.map_or(Ok(Vec::new()), |params| requests_in_body(message, params)) {
+        Ok(requests) if requests.is_empty() => pipeline.reply(message),
+        Ok(requests) => {
+            let queued = queue_requests(pipeline, message, &requests);
+            let content = Content::Notification(message.to_vec());
+            pipeline.server_requests.asking.0.insert(queued.message, queued.holding(content));
         }
+        Err(reason) => drop_notification(&pipeline.caller, &reason.to_string()),
     }
+}
 
-    fn relay_decided(
-        &mut self,
-        call: Call,
-        outcome: Outcome,
-        bytes: usize,
-        line: &ScrubbedLine<'_>,
-        now: Instant,
-    ) {
-        self.recorder.counters.redactions += u64::from(line.redactions);
-        self.replies.push(line);
-        self.recorder.store_relayed(call, call_result(outcome), bytes, line.redactions, now);
+fn relay_decided(
+    pipeline: &mut Pipeline,
+    call: Call,
+    outcome: Outcome,
+    bytes: usize,
+    line: &ScrubbedLine<'_>,
+    now: Instant,
+) {
+    pipeline.recorder.counters.redactions += u64::from(line.redactions);
+    pipeline.replies.push(line);
+    pipeline.recorder.store_relayed(call, call_result(outcome), bytes, line.redactions, now);
+}
+
+fn queue_requests(pipeline: &mut Pipeline, message: &[u8], requests: &[InputRequest<'_>]) -> QueuedRequests {
+    let mut first = None;
+    for request in requests {
+        let number = pipeline.server_requests.next_number();
+        let message_number = *first.get_or_insert(number);
+        pipeline.incoming.push_back(Incoming::inside(number, message_number, message, request));
     }
+    QueuedRequests { message: first.unwrap_or_default(), count: requests.len() }
+}
 
-    fn queue_requests(&mut self, message: &[u8], requests: &[InputRequest<'_>]) -> QueuedRequests {
-        let mut first = None;
-        for request in requests {
-            let number = self.server_requests.next_number();
-            let message_number = *first.get_or_insert(number);
-            self.incoming.push_back(Incoming::inside(number, message_number, message, request));
+/// All requests of a message are decided.
+fn release_asking(pipeline: &mut Pipeline, servers: &mut ServerSet, message: AskingMessage, now: Instant) {
+    match (message.content, message.refusal) {
+        (Content::Notification(message), None) => pipeline.reply(&message),
+        (Content::Notification(_), Some((_, why))) => {
+            pipeline.recorder.counters.refused += 1;
+            drop_notification(&pipeline.caller, &why);
         }
-        QueuedRequests { message: first.unwrap_or_default(), count: requests.len() }
-    }
-
-    /// All requests of a message are decided.
-    fn release_asking(&mut self, servers: &mut ServerSet, message: AskingMessage, now: Instant) {
-        match (message.content, message.refusal) {
-            (Content::Notification(message), None) => self.reply(&message),
-            (Content::Notification(_), Some((_, why))) => {
-                self.recorder.counters.refused += 1;
-                drop_notification(&self.caller, &why);
-            }
-            (Content::Response(response), refusal) => {
-                let AskingResponse { call, outcome, bytes, line, .. } = *response;
-                match (call, refusal) {
-                    // The harness cancelled it.
-                    (None, _) => {}
-                    (Some(call), None) => self.relay_decided(call, outcome, bytes, &line, now),
-                    (Some(call), Some((code, why))) => {
-                        let why = format!("the call ran and asks the client for input: {why}");
-                        self.fail(servers, call, code, &why, now);
-                    }
+        (Content::Response(response), refusal) => {
+            let AskingResponse { call, outcome, bytes, line, .. } = *response;
+            match (call, refusal) {
+                // The harness cancelled it.
+                (None, _) => {}
+                (Some(call), None) => relay_decided(pipeline, call, outcome, bytes, &line, now),
+                (Some(call), Some((code, why))) => {
+                    let why = format!("the call ran and asks the client for input: {why}");
+                    pipeline.fail(servers, call, code, &why, now);
                 }
             }
         }
@@ -240,8 +242,8 @@ impl ChunkExecution<'_> {
             RecordStatus::WrittenNotSynced => unrecorded(NotWritten::Disk),
             RecordStatus::NotWritten(why) => unrecorded(why),
         };
-        if let Some(message) = self.pipeline.asking.settle(message, refusal) {
-            self.pipeline.release_asking(self.servers, message, self.now);
+        if let Some(message) = self.pipeline.server_requests.asking.settle(message, refusal) {
+            release_asking(self.pipeline, self.servers, message, self.now);
         }
     }
 }

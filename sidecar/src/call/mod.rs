@@ -83,7 +83,6 @@ use self::decide::{Decided, DecidedChunk, Resolution, decide};
 use self::decode::decode_incoming;
 use self::forward::{Prepared, prepare};
 use self::in_flight::InFlight;
-use self::input_requests::AskingMessages;
 use self::lookup::Lookups;
 use self::parked::{ParkReason, Parked, Work};
 use self::record::Recording;
@@ -111,7 +110,6 @@ pub(crate) struct Pipeline {
     pub(crate) parked: Parked,
     /// Requests that were registered and sent, without a response so far.
     in_flight: InFlight,
-    asking: AskingMessages,
     server_requests: ServerRequests,
     tasks: TaskTable,
     catalogue: ToolCatalogue,
@@ -213,7 +211,6 @@ impl Pipeline {
             incoming: VecDeque::new(),
             parked: Parked::default(),
             in_flight: InFlight::default(),
-            asking: AskingMessages::default(),
             server_requests: ServerRequests::default(),
             tasks: TaskTable::default(),
             catalogue: ToolCatalogue::default(),
@@ -341,7 +338,7 @@ impl Pipeline {
             self.in_flight.is_in_use(id)
                 || self.parked.holds(id)
                 || self.large.holds(id)
-                || self.asking.holds(id)
+                || self.server_requests.asking.holds(id)
                 || servers.replay().is_own(id)
                 || before.uses_id(id)
         };
@@ -399,7 +396,7 @@ impl Pipeline {
                     (Some(call), Cancelled::Running(process))
                 }
                 // The server has responded; the response is not relayed.
-                None => match self.large.cancel(id).or_else(|| self.asking.cancel(id)) {
+                None => match self.large.cancel(id).or_else(|| self.server_requests.asking.cancel(id)) {
                     Some(call) => (Some(call), Cancelled::NotRunning),
                     None => return Cancelled::Unknown,
                 },
@@ -455,7 +452,10 @@ impl Pipeline {
     /// Requests that wait for a response.
     pub(crate) fn unanswered(&self) -> usize {
         let sent_or_parked = self.in_flight.len() + self.parked.requests();
-        sent_or_parked + self.recording.requests() + self.large.requests() + self.asking.requests()
+        sent_or_parked
+            + self.recording.requests()
+            + self.large.requests()
+            + self.server_requests.asking.requests()
     }
 
     /// The link has ended: records an outcome for every call. Returns the number of unanswered requests.
@@ -471,7 +471,7 @@ impl Pipeline {
         for call in self.server_requests.take_all() {
             self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
-        for call in self.large.end().into_iter().chain(self.asking.end()) {
+        for call in self.large.end().into_iter().chain(self.server_requests.asking.end()) {
             self.recorder.store_outcome(call, CallResult::OutcomeUnknown, Some(Code::SessionEnded), now);
         }
         self.recorder.write(&self.caller);
@@ -490,7 +490,7 @@ impl Pipeline {
 
 /// The memory of messages that were received and not sent yet, and of copies for retries.
 pub(crate) fn held_bytes(pipeline: &Pipeline) -> usize {
-    let Pipeline { incoming, recording, parked, in_flight, asking, .. } = pipeline;
+    let Pipeline { incoming, recording, parked, in_flight, server_requests, .. } = pipeline;
     let incoming: usize = incoming.iter().map(Incoming::bytes).sum();
-    incoming + recording.bytes() + parked.bytes() + in_flight.retry_bytes() + asking.bytes()
+    incoming + recording.bytes() + parked.bytes() + in_flight.retry_bytes() + server_requests.asking.bytes()
 }

@@ -22,11 +22,12 @@ use tokio::time::Instant;
 use super::admit::{Incoming, ServerRequest};
 use super::catalogue::Coverage;
 use super::in_flight::{Attempt, Call, ReplyHandling};
+use super::input_requests::{relay_notification, relay_response};
 use super::parked::Unsent;
 use super::process_events::should_forward_notification;
 use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::retry::forget_setting;
-use super::scrubbing::{LARGE_BYTES, PendingResponse};
+use super::scrubbing::PendingResponse;
 use super::server_requests::Withdrawn;
 use super::{CallerContext, Pipeline};
 
@@ -54,7 +55,7 @@ struct Response<'a> {
     body: Option<Range<usize>>,
 }
 
-/// A response that is too large to be scrubbed on the link's own task.
+/// A response that is too large to be scrubbed on the link's own task, or for which there is no memory now.
 struct LargeResponse {
     /// The response for the harness, where it differs from what the server sent.
     changed: Option<Vec<u8>>,
@@ -126,9 +127,11 @@ impl Pipeline {
 
     /// Scrubs one message and queues it for the harness.
     pub(super) fn reply(&mut self, message: &[u8]) {
-        if message.len() > LARGE_BYTES && !self.large.is_being_scrubbed() {
+        let charge = self.caller.try_charge_scrubbing(message.len());
+        if charge.is_none() && !self.large.is_being_scrubbed() {
             return self.large.scrub_message(&self.caller, message.to_vec());
         }
+        let _charge = charge.unwrap_or_else(|| self.caller.charge_scrubbing(message.len()));
         let scrubbed = scrub_message(&self.caller.scrubber(), message, self.caller.max_message_bytes);
         self.push_message(scrubbed);
     }
@@ -167,7 +170,7 @@ impl Pipeline {
             let why = too_large(&self.caller);
             return self.fail(servers, call, Code::MessageTooLarge, &why, now);
         }
-        self.relay_response(servers, call, outcome, bytes, scrubbed, now);
+        relay_response(self, servers, call, outcome, bytes, scrubbed, now);
     }
 }
 
@@ -275,7 +278,7 @@ impl ServerEventHandler<'_> {
                     self.pipeline.catalogue.coverage = Coverage::Partial;
                 }
                 if should_forward_notification(self.servers, self.from, &method) {
-                    self.pipeline.relay_notification(message, envelope.body);
+                    relay_notification(self.pipeline, message, envelope.body);
                 }
             }
         }
@@ -318,14 +321,14 @@ impl ServerEventHandler<'_> {
             for_harness = self.pipeline.catalogue.shown.filter(message, result, &server.rules);
         }
         let bytes = message.len();
-        if for_harness.len() > LARGE_BYTES {
+        let Some(_charge) = self.pipeline.caller.try_charge_scrubbing(for_harness.len()) else {
             let changed = match for_harness {
                 Cow::Borrowed(_) => None,
                 Cow::Owned(changed) => Some(changed),
             };
             let response = PendingResponse { id: value, call: Some(call), outcome, bytes };
             return Some(LargeResponse { changed, id: id.raw.to_vec(), response });
-        }
+        };
         let scrubber = self.pipeline.caller.scrubber();
         let scrubbed = scrub_response(&scrubber, for_harness, id.raw, call.id.as_bytes());
         self.pipeline.finish_response(self.servers, call, outcome, bytes, scrubbed, self.now);

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::in_flight::Call;
 use super::replies::{ScrubbedLine, TooLarge, scrub_message, scrub_response};
 use super::{CallerContext, Pipeline};
-use crate::config::SCRUBBING_COPIES;
+use crate::config::{SCRUBBING_COPIES, SMALL_BUFFERS};
 use cofferdam_base::memory::{MEMORY_RETRY_DELAY, MemoryCharge};
 use cofferdam_servers::{NO_MEMORY, ServerSet};
 use relay_proto::code::Code;
@@ -57,7 +57,9 @@ pub(crate) enum Scrubbed {
 }
 
 /// Scrubbing a smaller message takes less time than handing it to another thread and back.
-pub(super) const LARGE_BYTES: usize = 256 * 1024;
+const LARGE_BYTES: usize = 256 * 1024;
+/// What scrubbing such a message takes is within what a link is charged for its buffers.
+const SMALL_BYTES: usize = SMALL_BUFFERS as usize / SCRUBBING_COPIES;
 
 impl LargeMessage {
     pub(crate) fn is_being_scrubbed(&self) -> bool {
@@ -125,6 +127,26 @@ impl LargeMessage {
     fn response(&self) -> Option<&PendingResponse> {
         self.0.as_ref()?.response.as_ref()
     }
+}
+
+impl CallerContext {
+    /// A charge for the memory that scrubbing a message of this size takes, as long as that lasts. None for a large message,
+    /// and if there is no memory for it now: then it waits for its turn.
+    pub(super) fn try_charge_scrubbing(&self, size: usize) -> Option<MemoryCharge> {
+        try_charge(self.session.context.scrubbing_memory(), size)
+    }
+
+    /// The same for a message that cannot wait, whatever the ceilings say.
+    pub(super) fn charge_scrubbing(&self, size: usize) -> MemoryCharge {
+        let mut charge = self.session.context.scrubbing_memory();
+        charge.set(SCRUBBING_COPIES * size);
+        charge
+    }
+}
+
+fn try_charge(mut charge: MemoryCharge, size: usize) -> Option<MemoryCharge> {
+    let needed = if size <= SMALL_BYTES { 0 } else { SCRUBBING_COPIES * size };
+    (size <= LARGE_BYTES && charge.try_grow_to(needed)).then_some(charge)
 }
 
 /// Runs `scrub`, for a message of this size, on a worker thread when it is the sandbox's turn.
@@ -318,6 +340,19 @@ mod tests {
         drop(held);
         assert_eq!(of_size(&one, 50).run(&tasks, || 1).await, Ok(1));
         assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn what_scrubbing_a_message_takes_is_charged_and_it_waits_where_there_is_no_memory() {
+        let account = MemoryAccount::new(SCRUBBING_COPIES * LARGE_BYTES);
+        let charged = |size| try_charge(account.empty_charge(), size).map(|charge| charge.bytes());
+        assert_eq!(charged(LARGE_BYTES), Some(SCRUBBING_COPIES * LARGE_BYTES));
+        assert_eq!(charged(LARGE_BYTES + 1), None);
+        assert_eq!((charged(SMALL_BYTES), charged(SMALL_BYTES + 1)), (Some(0), Some(9 * (SMALL_BYTES + 1))));
+        assert_eq!(account.used(), 0, "a charge is not released");
+        let mut others = account.empty_charge();
+        assert!(others.try_grow_to(1));
+        assert_eq!((charged(LARGE_BYTES), charged(SMALL_BYTES)), (None, Some(0)));
     }
 
     #[tokio::test]

@@ -9,12 +9,15 @@ use cofferdam_servers::ProcessId;
 use relay_proto::envelope::IdValue;
 
 use super::in_flight::Call;
+use super::input_requests::AskingMessages;
 
 /// Requests of server processes to the harness. Their ids are rewritten, so that a response for one process can never
 /// reach another, such as its replacement or the process of a scope.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct ServerRequests {
     pending: HashMap<IdValue, PendingServerRequest>,
+    /// Messages with requests inside that are not decided yet.
+    pub(super) asking: AskingMessages,
     last: u64,
 }
 

@@ -80,7 +80,7 @@ limits! {
     message_depth: usize = RawCount "128" in "16"..="128";
     /// Sidecar memory that one link may use, however its harness and its servers behave. Messages, windows and requests in flight must fit in it. What scrubbing takes counts for the enrolment.
     link_memory: u64 = RawSize "244MiB" in "13MiB"..="4GiB";
-    /// Sidecar memory that the links of one enrolment, or of one user of the shared socket, may use together; at least `link-memory`, and 128 KiB for each of `links`. Of this, 8 × `message-bytes` are kept for scrubbing, of one message at a time; of the rest a link may use no more than it leaves free. At this ceiling servers are not read and shims get no credit.
+    /// Sidecar memory that the links of one enrolment, or of one user of the shared socket, may use together; at least `link-memory`, and 128 KiB for each of `links`. Of this, 9 × `message-bytes` are kept for scrubbing, of one message at a time; of the rest a link may use no more than it leaves free. At this ceiling servers are not read and shims get no credit.
     enrolment_memory: u64 = RawSize "256MiB" in "13MiB"..="1024GiB";
     /// Sidecar memory that all links may use together, with what scrubbing their messages takes; at least twice `enrolment-memory`. An enrolment may use no more of it than it leaves free.
     total_memory: u64 = RawSize "1GiB" in "13MiB"..="1024GiB";
@@ -145,9 +145,10 @@ limits! {
 
 /// Messages that a link may hold at once, in both directions: being assembled, scrubbed, copied and queued.
 const MESSAGES_PER_LINK: u64 = 13 + QUEUED_MESSAGES as u64;
-/// What scrubbing a message takes, as a multiple of its size, beyond what is charged for receiving it. Measured with texts
-/// of many short encodings, which take the most.
-pub(crate) const SCRUBBING_COPIES: usize = 8;
+/// What scrubbing a message takes at most, as a multiple of its size, beyond what is charged for receiving it. The scrubber
+/// removes texts whole that would take more (`budget` of `cofferdam-scrub`). Measured with runs of letters that belong to
+/// several encodings at once, which take the most.
+pub(crate) const SCRUBBING_COPIES: usize = 9;
 /// Windows that a link may hold at once: received bytes, a copy in transit, and bytes that the server has not read.
 const WINDOWS_PER_LINK: u64 = 3;
 /// Memory of a request in flight: its names, and the part of its response that an HTTP server has sent so far.
@@ -315,7 +316,7 @@ mod tests {
     #[test]
     fn memory_ceilings_have_room_for_the_other_limits() {
         const MIB: usize = 1024 * 1024;
-        let scrubbing = 8 * Limits::default().message_bytes;
+        let scrubbing = 9 * Limits::default().message_bytes;
         let defaults = MemoryCeilings { total: 1024 * MIB, sandbox: 256 * MIB, scrubbing };
         assert_eq!(Limits::default().memory_ceilings(), defaults);
         for (limits, sandbox) in [

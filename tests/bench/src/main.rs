@@ -110,7 +110,7 @@ fn run(plan: &Plan) -> Result<(), BenchError> {
     let hostile =
         Measurement::of(plan, hostile::HOSTILE, || hostile::run(plan.limits, directory.path(), &paths));
     let many_sessions = Measurement::of(plan, many_sessions::MANY_SESSIONS, || {
-        many_sessions::run(plan.limits, directory.path(), &paths)
+        many_sessions::run_all(plan.runs, plan.limits, directory.path(), &paths)
     });
     let leases = Measurement::of(plan, leases::LEASES, || leases::run(plan.limits.rounds));
     let credential_rotation = Measurement::of(plan, credential_rotation::CREDENTIAL_ROTATION, || {

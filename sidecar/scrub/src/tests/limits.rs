@@ -86,6 +86,24 @@ fn what_is_decoded_is_limited_at_all_levels_together() {
     }
 }
 
+/// Runs of letters that are base64, base32 and hexadecimal at once take more memory to search than any other text; lists of
+/// encoded values take half as much.
+#[test]
+fn a_text_that_takes_too_much_memory_is_removed_whole() {
+    let scrubber = scrubber_for(b"correct-horse-battery");
+    for (part, is_removed) in [
+        (format!("{}%5C", "4".repeat(32)), true),
+        (format!("{} ", "4".repeat(48)), false),
+        ("VGhlIHF1aWNrIGJyb3du%20".to_owned(), false),
+        ("VGhlIHF1aWNrIGJyb3duIGZveA==,".to_owned(), false),
+        ("KRUGKIDROVUWG2ZAMJZG653O\\n".to_owned(), false),
+        ("546865207175696 3b2062726f776e\\u0020".to_owned(), false),
+    ] {
+        let text = part.repeat(200_000 / part.len());
+        assert_eq!(scrubber.text(text.as_bytes()).redactions, u32::from(is_removed), "{part}");
+    }
+}
+
 /// Ordinary text in so many layers of base64.
 fn base64_of_words(words: usize, layers: usize) -> String {
     (0..layers).fold("plain words ".repeat(words), |text, _| base64(text.as_bytes(), b"+/"))

@@ -34,15 +34,21 @@ pub(crate) struct ManySessionsResults {
     pub(crate) together: SmallCalls,
 }
 
-/// Runs the measurement; `dir` is for the sidecars' files.
-pub(crate) fn run(
+/// Makes so many runs of the measurement, each with sidecars of its own; `dir` is for their files.
+pub(crate) fn run_all(
+    runs: usize,
     limits: RoundLimits,
     dir: &Path,
     paths: &ProgramPaths,
-) -> Result<ManySessionsResults, BenchError> {
+) -> Result<Vec<ManySessionsResults>, BenchError> {
+    let run = |number| run(limits, &dir.join(format!("{MANY_SESSIONS}-{number}")), paths);
+    (1..=runs).map(run).collect()
+}
+
+fn run(limits: RoundLimits, dir: &Path, paths: &ProgramPaths) -> Result<ManySessionsResults, BenchError> {
     raise_descriptor_limit(DESCRIPTORS)?;
     let single = Sidecar::start(&dir.join("single"), paths)?;
-    let shared = Sidecar::start(&dir.join(MANY_SESSIONS), paths)?;
+    let shared = Sidecar::start(&dir.join("shared"), paths)?;
     let (mut links, idle_session) = shared.idle_links()?;
     eprintln!("bench: {SESSIONS} idle sessions, {idle_session} bytes each");
     let mut alone = single.link()?;

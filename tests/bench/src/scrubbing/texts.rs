@@ -122,6 +122,8 @@ pub(super) fn texts() -> Vec<(&'static str, String)> {
         ("the same, in many strings", in_strings(&texty_in_all_phases[..1200])),
         ("mixed escapes, in many strings", in_strings(&MIXED.repeat(40))),
         ("base64 of base64", repeated("VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV")),
+        ("digits in three encodings at once", repeated(&format!("{}.", "4".repeat(48)))),
+        ("base64 of words, percent-encoded blanks", repeated("VGhlIHF1aWNrIGJyb3du%20")),
         ("base32", random.letters(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", SIZE)),
         ("lower-case letters", random.letters(b"abcdefghijklmnopqrstuvwxyz", SIZE)),
     ]

@@ -107,14 +107,26 @@ pub(crate) fn handle_line(mode: Mode, line: &[u8], output: &Output, pending: &Pe
 }
 
 /// Answers one request.
-pub(crate) fn answer(mode: Mode, request: &Value, era: Era, mut result: Value, output: &Output) {
+pub(crate) fn answer(mode: Mode, request: &Value, era: Era, result: Value, output: &Output) {
+    output.line(&answer_line(mode, request, era, result));
+}
+
+/// Answers one request with a text that repeats this part. Only one is made JSON: that takes longer than all else.
+pub(crate) fn answer_repeating(call: &tools::Call<'_>, part: &str, count: usize, output: &Output) {
+    const PLACE: &str = "the text is put here";
+    let line = answer_line(call.mode, &call.request, call.era, tools::text(PLACE));
+    let part = Value::from(part).to_string();
+    output.line(&line.replacen(PLACE, &part[1..part.len() - 1].repeat(count), 1));
+}
+
+fn answer_line(mode: Mode, request: &Value, era: Era, mut result: Value) -> String {
     if era == Era::Stateless
         && let Some(result) = result.as_object_mut()
     {
         result.insert("resultType".to_owned(), json!("complete"));
     }
     let id = encoded_id(mode, request);
-    output.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#));
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
 }
 
 pub(crate) fn refuse(mode: Mode, request: &Value, code: i64, text: &str, output: &Output) {

@@ -7,7 +7,7 @@ use cofferdam_tests::http_fixture::input_required;
 use serde_json::{Map, Value, json};
 
 use super::leak;
-use super::message::{Era, Pending, Waiting, answer, lax_lookup, refuse};
+use super::message::{Era, Pending, Waiting, answer, answer_repeating, lax_lookup, refuse};
 use super::mode::Mode;
 use super::output::{Output, process_number, record};
 
@@ -135,7 +135,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         "big" => {
             let part = call.argument("part").as_str().unwrap_or("x");
             let bytes = usize::try_from(call.number("bytes")).unwrap_or_default();
-            reply(text(&part.repeat(bytes / part.len())));
+            answer_repeating(call, part, bytes / part.len(), output);
         }
         "change_tools" => {
             for id in pending.listeners() {
