@@ -143,6 +143,8 @@ impl RootlessPodman {
     fn list(&self) -> Command {
         let mut list = command(&self.podman);
         list.args(["ps", "--all", "--format", "{{.Names}}"]).env("HOME", self.directory.path());
+        // The user may not be able to enter the directory of the test.
+        list.current_dir("/");
         list
     }
 }
