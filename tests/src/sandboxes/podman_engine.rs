@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{describe_output, is_root, shim, text_of_success};
-use crate::process::{command, output_of};
+use crate::deadline::{PATIENCE, holds_within};
+use crate::process::{command, command_line, output_of, process_ids};
 use crate::tools::Tool;
 
 /// Podman for tests, and for programs that start podman themselves: variables tell it where its files are.
@@ -142,5 +143,9 @@ impl Drop for PodmanEngine {
         for name in String::from_utf8_lossy(&output.stdout).split_whitespace() {
             self.remove(name);
         }
+        // After a container's end its monitor starts podman once more to clean up, which would make the directory again.
+        let directory = self.directory.path().display().to_string();
+        let uses_directory = |process: u32| command_line(process).contains(&directory);
+        let _ = holds_within(PATIENCE, || !process_ids().any(uses_directory));
     }
 }
