@@ -93,3 +93,12 @@ fn unusual(ending: Ending) -> &'static str {
         Ending::Reset => ", reset",
     }
 }
+
+/// For tests, whose simulated processes have no network.
+#[cfg(test)]
+pub(crate) struct NoEvents;
+
+#[cfg(test)]
+impl NetworkEvents for NoEvents {
+    fn record(&self, _: &NetworkEvent<'_>) {}
+}

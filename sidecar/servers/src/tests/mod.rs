@@ -204,7 +204,7 @@ impl LinkFixture {
                 files: crate::stderr_files::StderrFiles::in_state(Path::new("/nonexistent"), 0),
                 session: "s1".into(),
             },
-            network_events: Arc::new(NoEvents),
+            network_events: Arc::new(crate::network_events::NoEvents),
         };
         let specs = Arc::new(secret_specs());
         let launcher = Launcher::new(setup.spec(), limits(), specs, credentials, host, "l1".into());
@@ -494,11 +494,4 @@ impl LinkFixture {
         assert_ids_differ(&script);
         (script, results)
     }
-}
-
-/// The simulated processes have no network.
-struct NoEvents;
-
-impl crate::NetworkEvents for NoEvents {
-    fn record(&self, _: &crate::NetworkEvent<'_>) {}
 }

@@ -9,7 +9,7 @@ fn a_server_is_confined_by_a_table_only() {
     let config = valid(
         "[servers.a]\ncommand = ['a']\n[servers.b]\ncommand = ['b']\nconfine = 'off'\n\
          [servers.c]\ncommand = ['c']\nconfine = {}\n\
-         [servers.d]\ncommand = ['d']\n[servers.d.confine]\nhome = 'keep'\npids = 8\nmemory = '1GiB'\nread = ['/srv']\n",
+         [servers.d]\ncommand = ['d']\n[servers.d.confine]\nhome = 'keep'\npids = 8\nmemory = '1GiB'\nread = ['/opt/tools/data']\n",
     );
     let confinement = |name: &str| match &config.servers[&name.parse().expect("a name")].kind {
         ServerKind::Stdio(stdio) => stdio.confinement.as_ref().map(|confinement| confinement.profile.clone()),
@@ -19,7 +19,7 @@ fn a_server_is_confined_by_a_table_only() {
     assert_eq!(confinement("c"), Some(Default::default()));
     let profile = confinement("d").expect("it is confined");
     assert_eq!((profile.home, profile.pids, profile.memory), (Home::Keep, Some(8), Some(1024 * 1024 * 1024)));
-    assert_eq!(profile.read[0].path(), Path::new("/srv"));
+    assert_eq!(profile.read[0].path(), Path::new("/opt/tools/data"));
 }
 
 #[test]
