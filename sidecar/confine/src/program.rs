@@ -15,13 +15,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::profile::overlap;
+use crate::system::PROGRAMS;
 
 /// How many links and interpreters are followed from the program on.
 const MAX_STEPS: usize = 16;
 /// The kernel reads as much of the first line of a script.
 const FIRST_LINE_BYTES: u64 = 256;
-/// What begins with one of these is shown to every server.
-const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"];
 /// In a directory with one of these a script and its modules belong together.
 const PACKAGE_FILES: [&str; 3] = ["package.json", "pyproject.toml", "setup.py"];
 const SCRIPT_ENDINGS: [&str; 6] = ["cjs", "js", "mjs", "py", "rb", "ts"];
@@ -141,7 +140,7 @@ impl Finder<'_> {
 
     /// Shows what belongs to a file, or else the file alone.
     fn show(&mut self, file: &Path) {
-        if SYSTEM.iter().any(|system| file.starts_with(system)) {
+        if PROGRAMS.iter().any(|system| file.starts_with(system)) {
             return;
         }
         let around = [node_modules(file), virtual_environment(file), prefix(file), package(file)];

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use cofferdam_process::{Access, Entry, EntryKind, Missing};
 
-const PROGRAMS: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"];
+/// Programs and libraries. Every server may read and execute what is in these. Those of the x32 ABI are not among them: the
+/// filter of system calls refuses its calls.
+pub(crate) const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"];
 const SETTINGS: [&str; 19] = [
     "/etc/alternatives",
     "/etc/ca-certificates",

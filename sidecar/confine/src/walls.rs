@@ -78,7 +78,7 @@ pub fn walls(profile: &Profile, start: &Start<'_>) -> Result<(Walls, PathBuf), W
     let program = Program::find(start.program, &files, surroundings)?;
     let mut view = View::default();
     view.entries.extend(system::entries());
-    for path in ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"] {
+    for path in system::PROGRAMS {
         view.rule(path, FileAccess::ReadExecute);
     }
     view.rule("/etc", FileAccess::Read);

@@ -217,12 +217,26 @@ def remount_writable():
     return "remounted"
 
 
-def user_namespace():
+def in_a_child(action, *arguments):
+    """Tries what would change this process, in another one."""
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if libc.unshare(0x10000000) == 0 else 1)
+        try:
+            action(*arguments)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
     if os.waitpid(pid, 0)[1] != 0:
-        raise OSError("unshare failed")
+        raise OSError(f"{action.__name__} failed")
+
+
+def unshare(namespaces):
+    if libc.unshare(namespaces) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+def user_namespace():
+    in_a_child(unshare, 0x10000000)
     return "made a user namespace"
 
 
@@ -241,28 +255,12 @@ def io_uring():
 
 
 def change_root():
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.chroot("/tmp")
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(pid, 0)[1] != 0:
-        raise OSError("chroot failed")
+    in_a_child(os.chroot, "/tmp")
     return "changed the root"
 
 
 def become_another_user():
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setresuid(12345, 12345, 12345)
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(pid, 0)[1] != 0:
-        raise OSError("setresuid failed")
+    in_a_child(os.setresuid, 12345, 12345, 12345)
     return "is another user"
 
 

@@ -143,17 +143,15 @@ impl Network {
 /// The part of the walls that could not be built.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WallPart {
-    Namespaces,
     Proc,
     Other,
 }
 
 impl WallPart {
     pub(crate) fn of(step: i32) -> Self {
-        match step {
-            1 | 2 => Self::Namespaces,
-            4 => Self::Proc,
-            _ => Self::Other,
+        match step == Step::Proc.number() {
+            true => Self::Proc,
+            false => Self::Other,
         }
     }
 }
