@@ -2,6 +2,9 @@
 
 target := env("CARGO_TARGET_DIR", justfile_directory() / "target")
 
+# What `--version` prints as the commit.
+export COFFERDAM_COMMIT := env("COFFERDAM_COMMIT", `packaging/commit`)
+
 _default:
     @just --list --unsorted
 

@@ -62,6 +62,7 @@ enum Chosen {
 }
 
 const EX_CANTCREAT: u8 = 73;
+#[cfg(feature = "tls")]
 const EX_CONFIG: u8 = 78;
 /// HTTP's dates have whole seconds, and a paused sandbox wakes up with an old time for a moment.
 const TOLERATED_SKEW_SECONDS: u64 = 120;

@@ -227,10 +227,10 @@ pub fn parse(
 }
 
 /// What `--version` prints: name and version, the commit of which the shim was built if that is known, and the version of the
-/// relay protocol.
+/// relay protocol. The recipes that build programs set the commit, to nothing outside a clone.
 fn version() -> String {
-    let commit =
-        option_env!("COFFERDAM_COMMIT").map(|commit| format!("commit {commit}, ")).unwrap_or_default();
+    let commit = option_env!("COFFERDAM_COMMIT").filter(|commit| !commit.is_empty());
+    let commit = commit.map(|commit| format!("commit {commit}, ")).unwrap_or_default();
     format!("{SOFTWARE} ({commit}relay protocol {})\n", relay_proto::limits::VERSION)
 }
 

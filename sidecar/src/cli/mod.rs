@@ -62,14 +62,17 @@ use arguments::Arguments;
 /// The first argument that makes this program run as the keeper of one server.
 const KEEPER: &str = "keeper";
 
-/// The version of this program, the commit of which it was built if that is known, and the version of the relay protocol.
 fn version() -> &'static str {
-    static VERSION: LazyLock<String> = LazyLock::new(|| {
-        let commit =
-            option_env!("COFFERDAM_COMMIT").map(|commit| format!("commit {commit}, ")).unwrap_or_default();
-        format!("{} ({commit}relay protocol {})", env!("CARGO_PKG_VERSION"), relay_proto::limits::VERSION)
-    });
+    static VERSION: LazyLock<String> = LazyLock::new(|| version_with(option_env!("COFFERDAM_COMMIT")));
     &VERSION
+}
+
+/// The version of this program, the commit of which it was built if that is known, and the version of the relay protocol. The
+/// recipes that build programs set the commit, to nothing outside a clone.
+fn version_with(commit: Option<&str>) -> String {
+    let commit = commit.filter(|commit| !commit.is_empty());
+    let commit = commit.map(|commit| format!("commit {commit}, ")).unwrap_or_default();
+    format!("{} ({commit}relay protocol {})", env!("CARGO_PKG_VERSION"), relay_proto::limits::VERSION)
 }
 
 /// Runs the program.

@@ -1,8 +1,9 @@
-//! The help of every command ends with an example that the program accepts.
+//! The help of every command ends with an example that the program accepts; the version names the commit where it is known.
 
 use clap::{CommandFactory as _, Parser as _};
 
 use super::arguments::Arguments;
+use super::version_with;
 
 /// Every command with its path, such as `audit verify`. clap's own command `help` is left out.
 fn every_command(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
@@ -33,5 +34,13 @@ fn the_help_of_every_command_ends_with_an_example_that_is_accepted() {
         if let Err(error) = Arguments::try_parse_from(&words) {
             panic!("{path}: {example}: {error}");
         }
+    }
+}
+
+#[test]
+fn the_version_names_the_commit_if_the_build_knows_it() {
+    assert!(version_with(Some("0123456789ab")).contains(" (commit 0123456789ab, relay protocol "));
+    for unknown in [None, Some("")] {
+        assert!(version_with(unknown).contains(" (relay protocol "), "{}", version_with(unknown));
     }
 }

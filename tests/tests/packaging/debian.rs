@@ -23,8 +23,12 @@ unix-grant = "dev"
 socket = "/run/cofferdam/admin/admin.sock"
 [servers.everything]
 command = ["/usr/bin/node", "/opt/node_modules/@modelcontextprotocol/server-everything/dist/index.js"]
+confine = "off"
+[servers.confined]
+command = ["/usr/bin/node", "/opt/node_modules/@modelcontextprotocol/server-everything/dist/index.js"]
+confine = {}
 [grants.dev]
-servers = ["everything"]
+servers = ["everything", "confined"]
 "#;
 const CALL: &str = r#"/tmp/shim call everything echo '{"message": "through the unit"}'"#;
 
@@ -138,6 +142,9 @@ fn the_package_runs_under_systemd_from_installation_to_purge() {
     debian.succeeds("systemctl stop cofferdam.service && ! pgrep -u cofferdam");
     assert!(debian.succeeds(CALL).contains("through the unit"));
     debian.succeeds(SERVER_UNDER_THE_UNITS_RESTRICTIONS);
+    let environment = debian.succeeds("/tmp/shim call confined get-env '{}'");
+    assert!(environment.contains(r#""HOME": "/home/server""#), "{environment}");
+    debian.succeeds("! journalctl --unit cofferdam.service | grep 'have an empty /proc'");
 
     // An upgrade restarts the service with the same configuration and state, and a link that is open goes on.
     let key = debian.succeeds("runuser -u cofferdam -- cofferdam key -c /etc/cofferdam/cofferdam.toml");

@@ -37,14 +37,39 @@ fn text_of(command: Command, directory: &Path) -> String {
     String::from_utf8(printed(command, directory)).expect("it prints text")
 }
 
+/// What the ecosystems call a processor.
+struct Processor {
+    name: &'static str,
+    debian: &'static str,
+    npm: &'static str,
+}
+
+const PROCESSORS: [Processor; 2] = [
+    Processor { name: "aarch64", debian: "arm64", npm: "arm64" },
+    Processor { name: "x86_64", debian: "amd64", npm: "x64" },
+];
+
+/// A program of one processor on this machine, which needs an emulator for that of another.
+fn runnable(program: &Path, processor: &Processor, emulator: &Path) -> Command {
+    if processor.name == ARCHITECTURE {
+        return command(program);
+    }
+    let mut emulated = command(emulator);
+    // Where the cross compiler has the C library.
+    emulated.args(["-L", &format!("/usr/{}-linux-gnu", processor.name)]).arg(program);
+    emulated
+}
+
 /// The sidecar as each of the packages that a user installs carries it.
 #[track_caller]
-fn sidecars(published: &Published, directory: &Path) -> Vec<PathBuf> {
-    let archive = published.file(&format!("cofferdam-{VERSION}-{ARCHITECTURE}-linux.tar.gz"));
-    let (debian, node) = if ARCHITECTURE == "x86_64" { ("amd64", "x64") } else { ("arm64", "arm64") };
+fn sidecars(published: &Published, processor: &Processor, directory: &Path) -> Vec<PathBuf> {
+    let Processor { name: architecture, debian, npm } = processor;
+    let directory = directory.join(architecture);
+    std::fs::create_dir(&directory).expect("a temporary directory is writable");
+    let archive = published.file(&format!("cofferdam-{VERSION}-{architecture}-linux.tar.gz"));
     let package = published.file(&format!("cofferdam_{VERSION}-1_{debian}.deb"));
-    let wheel = published.file(&published_wheel(published));
-    let tarball = published.file(&format!("cofferdam-linux-{node}-{VERSION}.tgz"));
+    let wheel = published.file(&published_wheel(published, architecture));
+    let tarball = published.file(&format!("cofferdam-linux-{npm}-{VERSION}.tgz"));
     let unpack = |program: &str, options: &[&str], file: &Path, name: &str, inside: &str| {
         let folder = directory.join(name);
         std::fs::create_dir(&folder).expect("a temporary directory is writable");
@@ -56,7 +81,7 @@ fn sidecars(published: &Published, directory: &Path) -> Vec<PathBuf> {
         printed(unpack, &folder);
         folder.join(inside)
     };
-    let folder = format!("cofferdam-{VERSION}-{ARCHITECTURE}-linux");
+    let folder = format!("cofferdam-{VERSION}-{architecture}-linux");
     let scripts = format!("cofferdam_mcp-{VERSION}.data/scripts/cofferdam");
     vec![
         unpack("tar", &["-xf"], &archive, "archive", &format!("{folder}/cofferdam")),
@@ -78,14 +103,14 @@ fn names(directory: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The name of the wheel, which says what the program needs.
+/// The name of the wheel for a processor, which says what the program needs.
 #[track_caller]
-fn published_wheel(published: &Published) -> String {
+fn published_wheel(published: &Published, architecture: &str) -> String {
+    let ending = format!("_{architecture}.whl");
     let wheels: Vec<String> =
-        names(published.directory()).into_iter().filter(|name| name.ends_with(".whl")).collect();
+        names(published.directory()).into_iter().filter(|name| name.ends_with(&ending)).collect();
     let [wheel] = &wheels[..] else { panic!("not one wheel: {wheels:?}") };
     assert!(wheel.starts_with(&format!("cofferdam_mcp-{VERSION}-py3-none-")), "{wheel}");
-    assert!(wheel.ends_with(&format!("_{ARCHITECTURE}.whl")), "{wheel}");
     wheel.clone()
 }
 
@@ -95,23 +120,25 @@ fn everything_is_published_by_one_recipe() {
     let (Some(python), Some(emulator)) = (Tool::Python.path(), Tool::QemuAarch64.path()) else { return };
     let Some(published) = Published::open() else { return };
     let dist = published.directory();
-    let (debian, node) = if ARCHITECTURE == "x86_64" { ("amd64", "x64") } else { ("arm64", "arm64") };
-    let expected = [
+    let mut expected = BTreeSet::from([
         "SHA256SUMS".to_owned(),
-        format!("cofferdam-{VERSION}-{ARCHITECTURE}-linux.tar.gz"),
-        format!("cofferdam-{VERSION}.cdx.json"),
         format!("cofferdam-image-{VERSION}.tar"),
-        format!("cofferdam-linux-{node}-{VERSION}.tgz"),
         format!("cofferdam-mcp-{VERSION}.tgz"),
-        format!("cofferdam-shim-{VERSION}-aarch64"),
-        format!("cofferdam-shim-{VERSION}-x86_64"),
-        format!("cofferdam-shim-{VERSION}.cdx.json"),
         format!("cofferdam-shim-image-{VERSION}.tar"),
-        format!("cofferdam_{VERSION}-1_{debian}.deb"),
-        published_wheel(&published),
         "install.sh".to_owned(),
-    ];
-    assert_eq!(names(dist), expected.iter().cloned().collect());
+    ]);
+    for Processor { name, debian, npm } in &PROCESSORS {
+        expected.extend([
+            format!("cofferdam-{VERSION}-{name}-linux.tar.gz"),
+            format!("cofferdam-{VERSION}-{name}.cdx.json"),
+            format!("cofferdam-linux-{npm}-{VERSION}.tgz"),
+            format!("cofferdam-shim-{VERSION}-{name}"),
+            format!("cofferdam-shim-{VERSION}-{name}.cdx.json"),
+            format!("cofferdam_{VERSION}-1_{debian}.deb"),
+            published_wheel(&published, name),
+        ]);
+    }
+    assert_eq!(names(dist), expected);
 
     let mut check = command("sha256sum");
     check.args(["--check", "--strict", "SHA256SUMS"]);
@@ -119,35 +146,33 @@ fn everything_is_published_by_one_recipe() {
 
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let mut commits = BTreeSet::new();
-    let sidecars = sidecars(&published, directory.path());
-    for sidecar in &sidecars {
-        let mut version = command(sidecar);
-        version.arg("--version");
-        commits.insert(commit_in(&text_of(version, directory.path()), "cofferdam"));
-        assert_lists_its_dependencies(sidecar, &python, &["cofferdam", "relay-proto", "tokio", "vaultrs"]);
-        for architecture in ["aarch64", "x86_64"] {
-            let mut inside = command(sidecar);
-            inside.args(["shim", "--arch", architecture]);
-            let inside = printed(inside, directory.path());
-            assert!(inside == read(&published.shim(architecture)), "{}", sidecar.display());
+    for processor in &PROCESSORS {
+        for sidecar in sidecars(&published, processor, directory.path()) {
+            let mut version = runnable(&sidecar, processor, &emulator);
+            version.arg("--version");
+            commits.insert(commit_in(&text_of(version, directory.path()), "cofferdam"));
+            let needed = ["cofferdam", "relay-proto", "tokio", "vaultrs"];
+            assert_lists_its_dependencies(&sidecar, &python, &needed);
+            for inside in &PROCESSORS {
+                let mut shim = runnable(&sidecar, processor, &emulator);
+                shim.args(["shim", "--arch", inside.name]);
+                let shim = printed(shim, directory.path());
+                assert!(shim == read(&published.shim(inside.name)), "{}", sidecar.display());
+            }
         }
-    }
-    for architecture in ["aarch64", "x86_64"] {
-        let shim = published.shim(architecture);
-        let mut version = if architecture == ARCHITECTURE { command(&shim) } else { command(&emulator) };
-        if architecture != ARCHITECTURE {
-            version.arg(&shim);
-        }
+        let shim = published.shim(processor.name);
+        let mut version = runnable(&shim, processor, &emulator);
         version.arg("--version");
         commits.insert(commit_in(&text_of(version, directory.path()), "cofferdam-shim"));
         assert_lists_its_dependencies(&shim, &python, &["cofferdam-shim", "relay-proto", "tokio"]);
+        for (name, needed) in [("cofferdam", "vaultrs"), ("cofferdam-shim", "relay-carriage")] {
+            let list = published.file(&format!("{name}-{VERSION}-{}.cdx.json", processor.name));
+            assert_components(&list, name, needed);
+        }
     }
     assert_eq!(commits.len(), 1, "the programs are of different commits: {commits:?}");
     if let Some(built) = &published.commit {
         assert_eq!(commits.first(), Some(built));
-    }
-    for (name, needed) in [("cofferdam", "vaultrs"), ("cofferdam-shim", "relay-carriage")] {
-        assert_components(&published.file(&format!("{name}-{VERSION}.cdx.json")), name, needed);
     }
 }
 

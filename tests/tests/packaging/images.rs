@@ -250,6 +250,22 @@ fn the_published_image_for_aarch64_has_a_shim_that_relays_a_call() {
     assert_eq!(images.podman(&[&run[..], &shim[..], &call[..]].concat()), "42");
 }
 
+/// The libraries in the image are those of the same processor.
+#[test]
+#[ignore = "needs what just dist makes: just slow"]
+fn the_published_image_of_the_sidecar_for_aarch64_runs() {
+    let (Some(images), Some(emulator)) = (Images::open(), Tool::QemuAarch64.path()) else { return };
+    let Some(published) = Published::open() else { return };
+    let index = format!("oci-archive:{}", published.file(&file_name("cofferdam")).display());
+    let image = images.podman(&["pull", "--quiet", "--arch=arm64", &index]);
+    assert_eq!(images.podman(&["image", "inspect", "--format", "{{.Architecture}}", &image]), "arm64");
+    let emulator = format!("--volume={}:/emulator:ro", emulator.display());
+    let run = ["run", "--rm", "--platform=linux/arm64", "--network=none", &emulator, "--entrypoint=/emulator"];
+    let version = [&image, "/usr/local/bin/cofferdam", "--version"];
+    let version = images.podman(&[&run[..], &version[..]].concat());
+    assert!(version.starts_with("cofferdam ") && version.contains("relay protocol"), "{version}");
+}
+
 /// The second file of the guide, as it is written. Its base is a Debian with Node that is made here: there is no registry.
 #[test]
 #[ignore = "needs what just dist makes: just slow"]
