@@ -260,7 +260,8 @@ fn the_published_image_of_the_sidecar_for_aarch64_runs() {
     let image = images.podman(&["pull", "--quiet", "--arch=arm64", &index]);
     assert_eq!(images.podman(&["image", "inspect", "--format", "{{.Architecture}}", &image]), "arm64");
     let emulator = format!("--volume={}:/emulator:ro", emulator.display());
-    let run = ["run", "--rm", "--platform=linux/arm64", "--network=none", &emulator, "--entrypoint=/emulator"];
+    let run =
+        ["run", "--rm", "--platform=linux/arm64", "--network=none", &emulator, "--entrypoint=/emulator"];
     let version = [&image, "/usr/local/bin/cofferdam", "--version"];
     let version = images.podman(&[&run[..], &version[..]].concat());
     assert!(version.starts_with("cofferdam ") && version.contains("relay protocol"), "{version}");
