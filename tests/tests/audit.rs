@@ -4,8 +4,11 @@ use std::process::Output;
 
 use cofferdam_tests::harness::Harness;
 use cofferdam_tests::own_socket::OwnSocket;
+use cofferdam_tests::relay::{Next, RawRelay, hello};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
+use relay_proto::control::{Goodbye, Retry};
+use relay_proto::frame::Frame;
 use serde_json::{Value, json};
 
 #[test]
@@ -213,6 +216,58 @@ fn a_used_up_audit_budget_refills() {
     world.wait_until("the budget has refilled", || {
         flooding.call("echo", json!({"text": "x"})).get("result").is_some()
     });
+}
+
+/// The records of a link count, although it makes no call; those of its end were reserved, so that none is missing.
+#[test]
+fn links_in_a_loop_write_no_more_than_the_budget_of_their_sandbox() {
+    let builder = || World::new().server("tools", Server::fixture()).limit("audit-session-bytes = \"64KiB\"");
+    OwnSocket::for_both(builder, assert_links_are_bounded);
+}
+
+fn assert_links_are_bounded(world: &World, sandbox: &OwnSocket<'_>) {
+    let mut other = OwnSocket::enrolled(world, "other").connected("tools");
+    let size = || world.audit_bytes().len();
+    let before = size();
+    let goodbye = || {
+        let (code, message) = ("done".into(), String::new());
+        Frame::Goodbye(Goodbye { code, message, retry: Retry::Never })
+    };
+    let (mut opened, mut refusals) = (0, Vec::new());
+    // A link that is still ending holds some bytes, which the next one may use.
+    while refusals.len() < 50 {
+        let mut relay = RawRelay::connect(sandbox.path());
+        match relay.open_with(hello("tools", &[1])) {
+            Frame::Welcome(_) => {
+                opened += 1;
+                assert!(opened < 300, "{} bytes were written", size() - before);
+                relay.send_frame(&goodbye());
+                while !matches!(relay.next_frame(), Next::Closed) {}
+            }
+            Frame::Refusal(refusal) => refusals.push(refusal),
+            frame => panic!("expected a Welcome or a Refusal, not {frame:?}"),
+        }
+    }
+    let refusal = &refusals[0];
+    assert!(opened > 10, "{opened} links");
+    assert_eq!(refusal.code, "relay_unavailable");
+    assert!(
+        refusal.message.contains("`audit-session-bytes`") && refusal.message.contains("audit-refill-time"),
+        "the refusal does not name the limit: {}",
+        refusal.message
+    );
+    assert!(matches!(refusal.retry, Retry::AfterMs(pause) if pause >= 2000), "{:?}", refusal.retry);
+    let starts_and_ends = || {
+        let audit = world.audit();
+        let count = |event: &str| audit.iter().filter(|record| record["event"] == event).count();
+        // Without those of the other sandbox.
+        (count("link_start") - 1, count("link_end"))
+    };
+    world.wait_until("the end of each link is in the audit", || starts_and_ends() == (opened, opened));
+    // The budget, and one record that it is used up.
+    assert!(size() - before <= 64 * 1024 + 1024, "{} bytes", size() - before);
+    assert_eq!(other.call_text("echo", json!({"text": "others go on"})), "others go on");
+    assert!(verify(world, &[]).status.success());
 }
 
 fn world_with_a_small_budget() -> Builder {

@@ -15,7 +15,7 @@ pub struct Batch {
     entries: Vec<Entry>,
     /// Longer texts in a record are cut.
     max_field_bytes: usize,
-    /// The session of the decisions.
+    /// The session of the first decision, or of the first event that has one.
     pub(super) session: Option<Arc<str>>,
 }
 
@@ -30,8 +30,19 @@ struct Entry {
 pub(super) enum EntryKind {
     Admin,
     Decision(FollowedBy),
-    Event,
+    Event(EventSpace),
     Outcome,
+}
+
+/// What the budget of a sandbox decides about an event.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum EventSpace {
+    /// It is written even if the budget is used up, a few times a minute.
+    Alert,
+    /// It is left out, and counted, if the budget is used up.
+    IfLeft,
+    /// Its bytes were reserved.
+    Reserved,
 }
 
 impl Batch {
@@ -50,9 +61,13 @@ impl Batch {
         self.finish_entry(EntryKind::Decision(record.followed_by));
     }
 
-    pub(super) fn event(&mut self, record: &EventRecord<'_>) {
+    /// Without a budget it is written, whatever `space` is.
+    pub(super) fn event(&mut self, record: &EventRecord<'_>, space: EventSpace) {
         record.write(&mut Members::new(&mut self.bytes, self.max_field_bytes));
-        self.finish_entry(EntryKind::Event);
+        if let Some(session) = record.session {
+            self.session.get_or_insert_with(|| session.into());
+        }
+        self.finish_entry(EntryKind::Event(space));
     }
 
     pub(super) fn admin(&mut self, record: &AdminRecord<'_>) {
@@ -92,8 +107,13 @@ impl EntryKind {
         match self {
             Self::Admin => "admin",
             Self::Decision(_) => "decision",
-            Self::Event => "event",
+            Self::Event(_) => "event",
             Self::Outcome => "outcome",
         }
+    }
+
+    /// Whether the caller learns if this record was written.
+    pub(super) fn has_result(self) -> bool {
+        matches!(self, Self::Admin | Self::Decision(_))
     }
 }

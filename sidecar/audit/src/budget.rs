@@ -1,6 +1,7 @@
 //! How much one sandbox may write to the audit, so that no sandbox fills the disk for the others.
 //!
-//! A decision is also charged for its outcome, so the outcome of an allowed call can always be recorded.
+//! A decision is also charged for its outcome, so the outcome of an allowed call can always be recorded. A link reserves
+//! the space of the events of its start and its end before it is opened (see [`crate::reservation`]).
 //!
 //! What must stay true: a budget belongs to an enrolment, or to a user of the shared socket, and outlives their sessions,
 //! so that a new session does not get a new budget. A sandbox never takes more than what it leaves free: the fuller the
@@ -36,7 +37,11 @@ impl Budget {
             tokens: burst,
             refilled: Instant::now(),
             used_bytes: 0.0,
+            reserved_bytes: 0,
             reported: [None; 3],
+            alerts: ALERTS_PER_MINUTE,
+            left_out: 0,
+            left_out_reported: None,
         })))
     }
 
@@ -57,23 +62,74 @@ impl Budget {
         if state.tokens < records {
             return Err(state.exhausted(BudgetLimit::Rate, now));
         }
-        let used = state.used_bytes + charge.bytes as f64;
-        if used > state.limits.bytes as f64 {
-            return Err(state.exhausted(BudgetLimit::Bytes, now));
-        }
-        if used > room as f64 {
-            return Err(state.exhausted(BudgetLimit::Total, now));
-        }
-        state.used_bytes = used;
+        state.check_bytes(charge.bytes, room, now)?;
+        state.used_bytes += charge.bytes as f64;
         state.tokens -= records;
         Ok(())
     }
 
-    /// Charges a record that is written in any case.
-    pub(super) fn charge_unconditionally(&self, bytes: u64, now: Instant) {
+    /// Charges an alert, which is written even if the budget is used up, unless there were [`ALERTS_PER_MINUTE`]: a stolen key
+    /// must not go unnoticed because its holder has used up the budget first.
+    pub(super) fn charge_alert(&self, bytes: u64, now: Instant) -> Result<(), Exhausted> {
         let mut state = self.lock();
         state.refill(now);
+        if state.alerts < 1.0 {
+            return Err(Exhausted { limit: BudgetLimit::Rate, report: Report::Done });
+        }
+        state.alerts -= 1.0;
         state.used_bytes += bytes as f64;
+        Ok(())
+    }
+
+    /// Reserves bytes for records that will be written in any case, everything or nothing. They count as used, and do not
+    /// refill, until they are [written](Self::charge_reserved) or [released](Self::release).
+    pub(super) fn reserve(&self, bytes: u64, room: u64, now: Instant) -> Result<(), Exhausted> {
+        let mut state = self.lock();
+        state.refill(now);
+        state.check_bytes(bytes, room, now)?;
+        state.reserved_bytes += bytes;
+        Ok(())
+    }
+
+    /// Charges a record for which `reserved` bytes were reserved.
+    pub(super) fn charge_reserved(&self, reserved: u64, bytes: u64, now: Instant) {
+        let mut state = self.lock();
+        state.refill(now);
+        state.reserved_bytes = state.reserved_bytes.saturating_sub(reserved);
+        state.used_bytes += bytes as f64;
+    }
+
+    /// Returns reserved bytes for which no record will be written.
+    pub(super) fn release(&self, bytes: u64) {
+        let mut state = self.lock();
+        state.reserved_bytes = state.reserved_bytes.saturating_sub(bytes);
+    }
+
+    /// How long it takes until so many bytes have refilled, if nothing is written meanwhile.
+    pub(super) fn time_to_refill(&self, bytes: u64, now: Instant) -> Duration {
+        let mut state = self.lock();
+        state.refill(now);
+        let missing = state.taken() + bytes as f64 - state.limits.bytes as f64;
+        Duration::try_from_secs_f64(missing.max(0.0) / state.bytes_per_second()).unwrap_or(Duration::MAX)
+    }
+
+    /// Counts events that are not written. Returns how many there were since their number was last recorded, if it may be
+    /// recorded now.
+    pub(super) fn leave_out(&self, events: u64, now: Instant) -> Option<u64> {
+        let mut state = self.lock();
+        state.left_out += events;
+        let is_due =
+            state.left_out_reported.is_none_or(|last| now.saturating_duration_since(last) >= REPORT_INTERVAL);
+        if state.left_out == 0 || !is_due {
+            return None;
+        }
+        state.left_out_reported = Some(now);
+        Some(std::mem::take(&mut state.left_out))
+    }
+
+    /// Counts events again whose number could not be recorded.
+    pub(super) fn restore_left_out(&self, events: u64) {
+        self.lock().left_out += events;
     }
 
     /// Returns bytes that were not written: of a failed decision, or the unused part of an outcome's reservation.
@@ -86,7 +142,9 @@ impl Budget {
     pub fn is_untouched(&self, now: Instant) -> bool {
         let mut state = self.lock();
         state.refill(now);
-        state.used_bytes <= 0.0 && state.tokens >= state.burst
+        let is_full =
+            state.taken() <= 0.0 && state.tokens >= state.burst && state.alerts >= ALERTS_PER_MINUTE;
+        is_full && state.left_out == 0
     }
 
     /// Whether this is the only handle.
@@ -127,6 +185,13 @@ struct BudgetState {
     refilled: Instant,
     /// Fractional, because it shrinks with time.
     used_bytes: f64,
+    /// For records that will be written in any case.
+    reserved_bytes: u64,
+    /// How many alerts may be recorded now.
+    alerts: f64,
+    /// Events that were not written since their number was last recorded, and when that was.
+    left_out: u64,
+    left_out_reported: Option<Instant>,
     /// When the exhaustion of each limit was recorded last.
     reported: [Option<Instant>; 3],
 }
@@ -134,10 +199,30 @@ struct BudgetState {
 impl BudgetState {
     fn refill(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.refilled).as_secs_f64();
-        let bytes_per_second = self.limits.bytes as f64 / self.limits.refill_time.as_secs_f64().max(1.0);
         self.tokens = self.burst.min(self.tokens + elapsed * f64::from(self.limits.records_per_second));
-        self.used_bytes = (self.used_bytes - elapsed * bytes_per_second).max(0.0);
+        self.alerts = ALERTS_PER_MINUTE.min(self.alerts + elapsed * ALERTS_PER_MINUTE / 60.0);
+        self.used_bytes = (self.used_bytes - elapsed * self.bytes_per_second()).max(0.0);
         self.refilled = self.refilled.max(now);
+    }
+
+    fn bytes_per_second(&self) -> f64 {
+        self.limits.bytes as f64 / self.limits.refill_time.as_secs_f64().max(1.0)
+    }
+
+    fn taken(&self) -> f64 {
+        self.used_bytes + self.reserved_bytes as f64
+    }
+
+    /// Whether so many more bytes are within the limit, and within the room that the directory and its disk have left.
+    fn check_bytes(&mut self, bytes: u64, room: u64, now: Instant) -> Result<(), Exhausted> {
+        let taken = self.taken() + bytes as f64;
+        if taken > self.limits.bytes as f64 {
+            return Err(self.exhausted(BudgetLimit::Bytes, now));
+        }
+        if taken > room as f64 {
+            return Err(self.exhausted(BudgetLimit::Total, now));
+        }
+        Ok(())
     }
 
     fn exhausted(&mut self, limit: BudgetLimit, now: Instant) -> Exhausted {
@@ -160,169 +245,11 @@ impl BudgetState {
 /// A harness that lists and reads everything at its start sends a burst.
 const BURST_SECONDS: f64 = 10.0;
 
+/// Alerts of one sandbox that are recorded within a minute, in all its links. An attack is seen by the first of them.
+const ALERTS_PER_MINUTE: f64 = 6.0;
+
 /// Often enough to see in the audit how long a sandbox stays refused: 1,440 records a day.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DAY: Duration = Duration::from_secs(86_400);
-
-    fn budget(bytes: u64, records_per_second: u32) -> Budget {
-        Budget::new(BudgetLimits { bytes, refill_time: DAY, records_per_second })
-    }
-
-    #[test]
-    fn bytes_are_charged_all_or_nothing_and_can_be_refunded() {
-        let budget = budget(100, 1000);
-        budget.charge(Charge { bytes: 60, records: 1 }, u64::MAX, Instant::now()).unwrap();
-        let refused = budget.charge(Charge { bytes: 41, records: 1 }, u64::MAX, Instant::now()).unwrap_err();
-        assert_eq!(refused, Exhausted { limit: BudgetLimit::Bytes, report: Report::Due });
-        let again = budget.charge(Charge { bytes: 41, records: 1 }, u64::MAX, Instant::now()).unwrap_err();
-        assert_eq!(again.report, Report::Done);
-        budget.charge(Charge { bytes: 40, records: 1 }, u64::MAX, Instant::now()).unwrap();
-        budget.refund(5);
-        budget.charge(Charge { bytes: 5, records: 1 }, u64::MAX, Instant::now()).unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_rate_has_a_burst_and_recovers_with_time() {
-        let budget = budget(u64::MAX, 2);
-        let one = Charge { bytes: 0, records: 1 };
-        for _ in 0..20 {
-            budget.charge(one, u64::MAX, Instant::now()).unwrap();
-        }
-        let refused = budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
-        assert_eq!(refused, Exhausted { limit: BudgetLimit::Rate, report: Report::Due });
-        tokio::time::advance(Duration::from_millis(500)).await;
-        budget.charge(one, u64::MAX, Instant::now()).unwrap();
-        assert_eq!(budget.charge(one, u64::MAX, Instant::now()).unwrap_err().report, Report::Done);
-        tokio::time::advance(Duration::from_secs(3600)).await;
-        for _ in 0..20 {
-            budget.charge(one, u64::MAX, Instant::now()).unwrap();
-        }
-        budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn bytes_come_back_with_time_and_a_new_handle_is_no_new_budget() {
-        let budget = budget(86_400, 1000);
-        let all = Charge { bytes: 86_400, records: 1 };
-        budget.charge(all, u64::MAX, Instant::now()).unwrap();
-        let other_session = budget.clone();
-        let some = Charge { bytes: 100, records: 1 };
-        let refused = other_session.charge(some, u64::MAX, Instant::now()).unwrap_err();
-        assert_eq!(refused.limit, BudgetLimit::Bytes);
-        tokio::time::advance(Duration::from_secs(99)).await;
-        let again = other_session.charge(some, u64::MAX, Instant::now()).unwrap_err();
-        assert_eq!(
-            again,
-            Exhausted { limit: BudgetLimit::Bytes, report: Report::Due },
-            "reported every minute"
-        );
-        tokio::time::advance(Duration::from_secs(1)).await;
-        other_session.charge(some, u64::MAX, Instant::now()).unwrap();
-        assert!(!budget.is_untouched(Instant::now()));
-        tokio::time::advance(DAY).await;
-        assert!(budget.is_untouched(Instant::now()));
-    }
-
-    #[test]
-    fn a_sandbox_leaves_as_much_room_as_it_takes() {
-        let (greedy, second, modest) = (budget(10_000, 1000), budget(10_000, 1000), budget(10_000, 1000));
-        let mut room = 600;
-        let mut fill = |budget: &Budget| {
-            let mut taken = 0;
-            while budget.charge(Charge { bytes: 1, records: 1 }, room, Instant::now()).is_ok() {
-                (room, taken) = (room - 1, taken + 1);
-            }
-            taken
-        };
-        assert_eq!(fill(&greedy), 300);
-        assert_eq!(fill(&second), 150, "half of what the first one left");
-        let refused = greedy.charge(Charge { bytes: 1, records: 1 }, room, Instant::now()).unwrap_err();
-        assert_eq!(refused.limit, BudgetLimit::Total);
-        modest.charge(Charge { bytes: 100, records: 1 }, room, Instant::now()).expect("the others go on");
-    }
-
-    #[test]
-    fn a_sandbox_may_take_exactly_the_room_that_is_left() {
-        let budget = budget(10_000, 1000);
-        let refused = budget.charge(Charge { bytes: 101, records: 1 }, 100, Instant::now()).unwrap_err();
-        assert_eq!(refused.limit, BudgetLimit::Total);
-        budget.charge(Charge { bytes: 100, records: 1 }, 100, Instant::now()).unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn bytes_come_back_at_the_rate_of_the_configured_size_and_time() {
-        let budget = budget(5 * 86_400, 1000);
-        budget.charge(Charge { bytes: 5 * 86_400, records: 1 }, u64::MAX, Instant::now()).unwrap();
-        tokio::time::advance(Duration::from_secs(10)).await;
-        budget.charge(Charge { bytes: 51, records: 1 }, u64::MAX, Instant::now()).unwrap_err();
-        budget.charge(Charge { bytes: 50, records: 1 }, u64::MAX, Instant::now()).unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_exhausted_limit_is_reported_again_after_exactly_a_minute() {
-        let budget = budget(100, 1000);
-        let too_much = Charge { bytes: 1000, records: 1 };
-        let report = || budget.charge(too_much, u64::MAX, Instant::now()).unwrap_err().report;
-        assert_eq!(report(), Report::Due);
-        tokio::time::advance(REPORT_INTERVAL - Duration::from_millis(1)).await;
-        assert_eq!(report(), Report::Done);
-        tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(report(), Report::Due);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn reloaded_limits_apply_at_once_and_what_was_used_stays_used() {
-        let budget = budget(1000, 2);
-        let one = Charge { bytes: 0, records: 1 };
-        budget.charge(Charge { bytes: 600, records: 1 }, u64::MAX, Instant::now()).unwrap();
-        budget.set_limits(BudgetLimits { bytes: 700, refill_time: DAY, records_per_second: 1 });
-        let refused = budget.charge(Charge { bytes: 101, records: 1 }, u64::MAX, Instant::now()).unwrap_err();
-        assert_eq!(refused.limit, BudgetLimit::Bytes);
-        budget.charge(Charge { bytes: 100, records: 1 }, u64::MAX, Instant::now()).unwrap();
-        for _ in 0..9 {
-            budget.charge(one, u64::MAX, Instant::now()).expect("the smaller burst has ten records");
-        }
-        budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
-
-        // Records of a larger burst come back with time, up to the new burst.
-        budget.set_limits(BudgetLimits { bytes: 700, refill_time: DAY, records_per_second: 3 });
-        budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
-        tokio::time::advance(Duration::from_secs(60)).await;
-        for _ in 0..30 {
-            budget.charge(one, u64::MAX, Instant::now()).unwrap();
-        }
-        budget.charge(one, u64::MAX, Instant::now()).unwrap_err();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_budget_is_untouched_only_if_neither_bytes_nor_records_are_used() {
-        let used_bytes = budget(1000, 1000);
-        used_bytes.charge_unconditionally(100, Instant::now());
-        assert!(!used_bytes.is_untouched(Instant::now()), "bytes are used");
-        let used_records = budget(1000, 1000);
-        used_records.charge(Charge { bytes: 0, records: 1 }, u64::MAX, Instant::now()).unwrap();
-        assert!(!used_records.is_untouched(Instant::now()), "a record is used");
-    }
-
-    #[test]
-    fn a_budget_with_a_second_handle_is_shared() {
-        let budget = budget(1000, 1000);
-        assert!(budget.is_unshared());
-        let session = budget.clone();
-        assert!(!budget.is_unshared());
-        drop(session);
-        assert!(budget.is_unshared());
-    }
-
-    #[test]
-    fn records_that_are_written_in_any_case_count_too() {
-        let budget = budget(100, 1000);
-        budget.charge_unconditionally(500, Instant::now());
-        budget.charge(Charge { bytes: 1, records: 1 }, u64::MAX, Instant::now()).unwrap_err();
-    }
-}
+mod tests;

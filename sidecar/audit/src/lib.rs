@@ -22,6 +22,7 @@
 //! | `log` | appends lines |
 //! | `recover` | finds the end of the chain at start |
 //! | `sync` | the shared fsync |
+//! | `reservation` | space for the events of a link, reserved before it is opened |
 //! | `budget`, `room` | how much a sandbox may write, and what the directory and its disk have left |
 //! | `verify` | checks the chain |
 //! | `prune`, `cut` | removes the oldest files; the signed mark from which the chain is checked then |
@@ -49,6 +50,7 @@ mod prune;
 mod read;
 mod record;
 mod recover;
+mod reservation;
 mod room;
 mod sync;
 mod text;
@@ -63,11 +65,12 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ring::hmac;
 use tokio::task::coop;
+use tokio::time::Instant;
 
 pub use self::admin_record::{ActionState, AdminAction, AdminRecord, AdminTarget};
 pub use self::batch::Batch;
@@ -83,9 +86,11 @@ pub use self::record::{
     Call, CallResult, Caller, DecisionRecord, Event, EventRecord, FollowedBy, Mac, OutcomeRecord, SecretUse,
     SentBy,
 };
+pub use self::reservation::{EventReservation, NoSpace};
 pub use self::verify::{AuditPlace, Head, Verified, VerifyError, verify};
 pub use self::writer::WriteBy;
 
+use self::batch::EventSpace;
 use self::files::Creation;
 use self::log::Log;
 use self::open_log::{DirectorySyncer, OpenLog, Written};
@@ -152,12 +157,15 @@ impl Audit {
             SyncMode::Call => Some(start_syncer(&directory, &log, sync_file)?),
             SyncMode::Write => None,
         };
+        let mut room = Room::new(total_bytes);
         let open_log = Arc::new(OpenLog {
+            known_room: AtomicU64::new(room.left(&directory, Instant::now())),
+            is_measuring: AtomicBool::new(false),
+            room: Mutex::new(room),
             max_field_bytes: field_bytes.clamp(64, 4096),
             key,
             last_number: AtomicU64::new(log.number),
             log: Mutex::new(log),
-            room: Mutex::new(Room::new(total_bytes)),
             syncer,
             directory,
         });
@@ -219,18 +227,25 @@ impl Audit {
         self.outcomes(budget, &mut batch)
     }
 
-    /// Writes an event; while the disk is slow, later. Charged to no budget: such events are rare, or limited elsewhere.
+    /// Writes an event that no sandbox can cause in number; while the disk is slow, later. Charged to no budget.
     pub fn event(&self, event: &EventRecord<'_>) -> Result<(), AuditError> {
         let mut batch = self.batch();
-        batch.event(event);
+        batch.event(event, EventSpace::IfLeft);
         self.write_unsynced(None, &mut batch)
     }
 
-    /// Writes an event that a sandbox caused. It is written even if the budget is used up, and charged to it: a sandbox
-    /// that opens links in a loop uses up its budget.
+    /// Writes an event that a sandbox caused, charged to its budget. If that is used up, the event is left out; how many were
+    /// left out is recorded at most once a minute.
     pub fn sandbox_event(&self, budget: &Budget, event: &EventRecord<'_>) -> Result<(), AuditError> {
         let mut batch = self.batch();
-        batch.event(event);
+        batch.event(event, EventSpace::IfLeft);
+        self.write_unsynced(Some(budget), &mut batch)
+    }
+
+    /// Writes an alert about a sandbox, also if its budget is used up. More than six a minute are left out and counted.
+    pub fn alert(&self, budget: &Budget, event: &EventRecord<'_>) -> Result<(), AuditError> {
+        let mut batch = self.batch();
+        batch.event(event, EventSpace::Alert);
         self.write_unsynced(Some(budget), &mut batch)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use cofferdam_base::metrics;
@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Recorded;
-use super::batch::{Batch, EntryKind};
-use super::budget::{Budget, Charge, Report};
+use super::batch::{Batch, EntryKind, EventSpace};
+use super::budget::{Budget, Charge, Exhausted, Report};
 use super::error::AuditError;
 use super::log::Log;
 use super::record::{Event, EventRecord, FollowedBy, OutcomeRecord};
@@ -31,6 +31,10 @@ pub(super) struct OpenLog {
     /// The number of the last record, for readers who must not wait for the log.
     pub(super) last_number: AtomicU64,
     pub(super) room: Mutex<Room>,
+    /// What the room had left after the last write, for those who must not wait for the disk.
+    pub(super) known_room: AtomicU64,
+    /// Set while an empty batch is queued, whose write measures the room.
+    pub(super) is_measuring: AtomicBool,
     /// With `audit-sync = "call"`.
     pub(super) syncer: Option<DirectorySyncer>,
 }
@@ -76,65 +80,53 @@ impl OpenLog {
         None
     }
 
-    /// Writes a batch, all or nothing. Decisions over the budget are left out.
+    /// Writes a batch, all or nothing. Decisions and events over the budget are left out.
     pub(super) fn write(&self, log: &mut Log, budget: Option<&Budget>, batch: &Batch) -> Written {
-        let longest_outcome = OutcomeRecord::max_length(batch.max_field_bytes());
-        let mut recorded = Vec::new();
-        let mut charged = 0;
+        self.is_measuring.store(false, Ordering::Relaxed);
+        let reserved = ReservedLengths::of(batch);
+        let (mut recorded, mut charged, mut left_out) = (Vec::new(), 0, 0);
         let now = Instant::now();
         // Only a holder of the log locks this.
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let room_left = room.left(&self.directory, now);
         for (kind, members) in batch.records() {
             log.begin(kind.as_str());
             log.staged.bytes.extend_from_slice(members);
             let bytes = log.sealed_length();
-            match (kind, budget) {
-                (EntryKind::Admin, _) => {
+            let charge = budget.map(|budget| charge_record(budget, kind, bytes, reserved, room_left, now));
+            match charge.transpose() {
+                Ok(charge) => {
+                    charged += charge.unwrap_or_default();
                     log.stage();
-                    // A result for the caller, so that the record is synced like a decision.
-                    recorded.push(Recorded::Yes);
+                    if kind.has_result() {
+                        recorded.push(Recorded::Yes);
+                    }
                 }
-                (EntryKind::Event, Some(budget)) => {
-                    budget.charge_unconditionally(bytes, now);
-                    charged += bytes;
-                    log.stage();
-                }
-                (_, None) => log.stage(),
-                (EntryKind::Outcome, Some(budget)) => {
-                    // Refunded before the decisions are charged, so that they can use what these outcomes did not need.
-                    budget.refund(longest_outcome.saturating_sub(bytes));
-                    charged += bytes;
-                    log.stage();
-                }
-                (EntryKind::Decision(followed_by), Some(budget)) => {
-                    let charge = match followed_by {
-                        FollowedBy::Nothing => Charge { bytes, records: 1 },
-                        FollowedBy::Outcome => Charge { bytes: bytes + longest_outcome, records: 2 },
-                    };
-                    match budget.charge(charge, room.left(&self.directory, now), now) {
-                        Ok(()) => {
-                            charged += charge.bytes;
-                            log.stage();
-                            recorded.push(Recorded::Yes);
-                        }
-                        Err(exhausted) => {
-                            if exhausted.report == Report::Due {
-                                self.stage_exhausted_event(log, batch, &exhausted.limit.to_string());
-                            }
-                            recorded.push(Recorded::OverBudget(exhausted.limit));
-                        }
+                Err(exhausted) => {
+                    if exhausted.report == Report::Due {
+                        self.stage_exhausted_event(log, batch, &exhausted.limit.to_string());
+                    }
+                    match kind.has_result() {
+                        true => recorded.push(Recorded::OverBudget(exhausted.limit)),
+                        false => left_out += 1,
                     }
                 }
             }
+        }
+        let told = budget.and_then(|budget| budget.leave_out(left_out, now));
+        if let Some(left_out) = told {
+            self.stage_exhausted_event(log, batch, &format!("events left out: {left_out}"));
         }
         let written = log.staged_length();
         if let Err(error) = self.commit(log) {
             if let Some(budget) = budget {
                 budget.refund(charged);
+                budget.restore_left_out(told.unwrap_or_default());
             }
             return Err(error);
         }
         room.count_written(written);
+        self.known_room.store(room.left(&self.directory, now), Ordering::Relaxed);
         // Under the log's lock, so that the file is still the one that was written to.
         let request_sync = |syncer: &DirectorySyncer| PendingSync {
             path: log.path(),
@@ -165,6 +157,54 @@ impl OpenLog {
         }
         Ok(())
     }
+}
+
+/// The space that is reserved for records that are certain to follow.
+#[derive(Clone, Copy)]
+struct ReservedLengths {
+    for_outcome: u64,
+    for_event: u64,
+}
+
+impl ReservedLengths {
+    fn of(batch: &Batch) -> Self {
+        Self {
+            for_outcome: OutcomeRecord::max_length(batch.max_field_bytes()),
+            for_event: EventRecord::reserved_length(batch.max_field_bytes()),
+        }
+    }
+}
+
+/// Charges a record of so many bytes to its sandbox. Returns what was charged, for the case that it cannot be written.
+fn charge_record(
+    budget: &Budget,
+    kind: EntryKind,
+    bytes: u64,
+    reserved: ReservedLengths,
+    room_left: u64,
+    now: Instant,
+) -> Result<u64, Exhausted> {
+    let charge = match kind {
+        // Actions of the admin API belong to no sandbox.
+        EntryKind::Admin => return Ok(0),
+        EntryKind::Event(EventSpace::Alert) => return budget.charge_alert(bytes, now).map(|()| bytes),
+        EntryKind::Event(EventSpace::Reserved) => {
+            budget.charge_reserved(reserved.for_event, bytes, now);
+            return Ok(bytes);
+        }
+        EntryKind::Outcome => {
+            // Refunded before the decisions are charged, so that they can use what these outcomes did not need.
+            budget.refund(reserved.for_outcome.saturating_sub(bytes));
+            return Ok(bytes);
+        }
+        EntryKind::Decision(FollowedBy::Outcome) => {
+            Charge { bytes: bytes + reserved.for_outcome, records: 2 }
+        }
+        EntryKind::Decision(FollowedBy::Nothing) | EntryKind::Event(EventSpace::IfLeft) => {
+            Charge { bytes, records: 1 }
+        }
+    };
+    budget.charge(charge, room_left, now).map(|()| charge.bytes)
 }
 
 /// A syncer, and the directory that has to be synced too when a file was added.

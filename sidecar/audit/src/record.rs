@@ -123,6 +123,8 @@ pub enum Event {
     ConnectionFailed,
     /// The configuration does not allow a connection that a confined server tried to make.
     ConnectionRefused,
+    /// Connections of a confined server that have no record of their own.
+    ConnectionsUnrecorded,
     LinkEnd,
     LinkStart,
     Reload,
@@ -141,6 +143,12 @@ pub struct Mac(pub(super) Hash);
 impl<'a> EventRecord<'a> {
     pub fn new(event: Event) -> Self {
         Self { event, session: None, link: None, server: None, detail: None }
+    }
+
+    /// The length in bytes, with its chain, that is reserved for an event of a link or a session: the ids in it are the
+    /// sidecar's own, which are short, and only the detail may be as long as a field may be.
+    pub(super) fn reserved_length(max_field_bytes: usize) -> u64 {
+        (max_field_bytes + MARK + FRAME) as u64
     }
 
     pub(super) fn write(&self, members: &mut Members<'_>) {
@@ -173,8 +181,6 @@ impl OutcomeRecord<'_> {
     /// The maximum length of an outcome record in bytes, with its chain: a decision reserves this much for it.
     pub(super) fn max_length(max_field_bytes: usize) -> u64 {
         const TEXTS: usize = 6; // session, link, server, method, tool, code
-        const MARK: usize = 40; // `… (18446744073709551615 bytes)`
-        const FRAME: usize = 512; // names, numbers, time and chain
         const SECRET: usize = 3 * MAX_ID_BYTES + 64; // name, lease and request, and their member names
         (TEXTS * (max_field_bytes + MARK) + MAX_SECRETS * SECRET + FRAME) as u64
     }
@@ -240,6 +246,7 @@ impl Event {
             Self::ConnectionClosed => "connection_closed",
             Self::ConnectionFailed => "connection_failed",
             Self::ConnectionRefused => "connection_refused",
+            Self::ConnectionsUnrecorded => "connections_unrecorded",
             Self::LinkEnd => "link_end",
             Self::LinkStart => "link_start",
             Self::Reload => "reload",
@@ -258,6 +265,10 @@ impl fmt::Display for Mac {
     }
 }
 
+/// `… (18446744073709551615 bytes)`
+const MARK: usize = 40;
+/// Names of members, numbers, time and chain.
+const FRAME: usize = 512;
 /// How many secrets a record names: bounds the line; servers have far fewer.
 const MAX_SECRETS: usize = 16;
 /// The maximum length in bytes of a secret's name, a lease's hash or a request id of Vault.

@@ -419,12 +419,13 @@ impl WriteTask {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::EventSpace;
     use crate::record::{Event, EventRecord};
 
     fn batch_of(bytes: usize) -> Batch {
         let mut batch = Batch::new(usize::MAX);
         let event = EventRecord::new(Event::Alert);
-        batch.event(&EventRecord { detail: Some(&"x".repeat(bytes)), ..event });
+        batch.event(&EventRecord { detail: Some(&"x".repeat(bytes)), ..event }, EventSpace::IfLeft);
         batch
     }
 

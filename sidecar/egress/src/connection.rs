@@ -2,13 +2,13 @@
 //!
 //! What must stay true: the name is resolved once, its addresses are checked, and only these are dialled. A refusal closes
 //! the connection at once with a reset, so that the client fails instead of waiting. Each connection that is reported as
-//! opened is reported as closed.
+//! opened is reported as closed, or counted among those.
 
 use cofferdam_base::text::error_chain;
 use cofferdam_net::{AddressError, AddressPolicy, connect_to_first};
 use tokio::net::TcpStream;
 
-use crate::event::{Ending, Event, Peer, Refusal, ThroughPrivate};
+use crate::event::{Ending, Peer, Refusal, ThroughPrivate};
 use crate::plan::Route;
 use crate::relay::{Cut, Meter, relay};
 use crate::shared::Shared;
@@ -29,7 +29,7 @@ pub(crate) async fn serve_connection(mut client: TcpStream, shared: &Shared) {
         Ok(host) => host,
         Err(failure) => {
             match failure {
-                DialError::Failed(error) => shared.event(Event::Failed { peer, error }),
+                DialError::Failed(error) => shared.failed(peer, error),
                 DialError::Refused(refusal) => shared.refused(refusal),
             }
             return reset(client);
@@ -109,18 +109,14 @@ struct OpenConnection<'a> {
 
 impl<'a> OpenConnection<'a> {
     fn new(peer: Peer, shared: &'a Shared) -> Self {
-        shared.event(Event::Opened(peer.clone()));
+        shared.opened(peer.clone());
         Self { peer, shared, meter: Meter::new(shared), ending: Ending::NetworkEnded }
     }
 }
 
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
-        self.shared.event(Event::Closed {
-            peer: self.peer.clone(),
-            traffic: self.meter.traffic(),
-            duration: self.meter.duration(),
-            ending: self.ending,
-        });
+        let (traffic, duration) = (self.meter.traffic(), self.meter.duration());
+        self.shared.closed(self.peer.clone(), traffic, duration, self.ending);
     }
 }

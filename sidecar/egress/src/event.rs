@@ -1,10 +1,11 @@
 //! What happens in a server's network, for the caller's log, audit and metrics.
 //!
-//! What must stay true: reports are bounded, however often the server tries; those left out are counted.
+//! What must stay true: reports are bounded, however often the server tries or connects; what is not reported by itself is
+//! counted, with its bytes, and the counts are reported before the network is gone.
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cofferdam_base::RateLimiter;
@@ -14,6 +15,10 @@ use crate::name::HostName;
 
 /// Enough to see every refusal of an ordinary server; a hostile one must not fill the log.
 const REFUSALS_PER_SECOND: u32 = 20;
+/// Enough to see each connection of an ordinary server. Each is one record in the audit, which others need too.
+const CLOSED_PER_MINUTE: u32 = 60;
+/// A client tries again and again while a host is down.
+const FAILURES_PER_MINUTE: u32 = 60;
 /// A client asks for the IPv4 and the IPv6 addresses of a name, and repeats its question: one report is enough.
 const SAME_REFUSAL: Duration = Duration::from_secs(5);
 
@@ -30,17 +35,34 @@ pub enum Event {
         traffic: Traffic,
         duration: Duration,
         ending: Ending,
+        /// Connections that ended before this one and were not reported, because they were too many.
+        unreported: Connections,
     },
     /// The host is allowed, but no connection could be made: why.
     Failed {
         peer: Peer,
         error: String,
+        /// How many failures before this one were not reported, because they were too many.
+        unreported: u64,
     },
     Refused {
         refusal: Refusal,
         /// How many refusals before this one were not reported, because they were too many or the same.
         unreported: u64,
     },
+    /// The network has ended: what no event has reported.
+    Unreported {
+        closed: Connections,
+        failed: u64,
+        refused: u64,
+    },
+}
+
+/// A number of connections, and their bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Connections {
+    pub count: u64,
+    pub traffic: Traffic,
 }
 
 /// The host and port that a connection is about.
@@ -173,40 +195,103 @@ impl fmt::Display for Refusal {
 /// Reports to an [`Observer`] within bounds.
 pub(crate) struct Reports {
     observer: Arc<dyn Observer>,
-    refusals: Mutex<RefusalPace>,
+    paces: Mutex<Paces>,
 }
 
-struct RefusalPace {
+struct Paces {
+    closed: Pace<Connections>,
+    failures: Pace<u64>,
+    refusals: Pace<u64>,
+    last_refusal: Option<(Refusal, Instant)>,
+}
+
+/// How often something is reported, and what was not.
+struct Pace<Count> {
     limiter: RateLimiter,
-    last: Option<(Refusal, Instant)>,
-    unreported: u64,
+    unreported: Count,
 }
 
 impl Reports {
     pub(crate) fn new(observer: Arc<dyn Observer>) -> Self {
-        let limiter = RateLimiter::per_second(REFUSALS_PER_SECOND);
-        Self { observer, refusals: Mutex::new(RefusalPace { limiter, last: None, unreported: 0 }) }
+        let paces = Paces {
+            closed: Pace::new(RateLimiter::per_minute(CLOSED_PER_MINUTE)),
+            failures: Pace::new(RateLimiter::per_minute(FAILURES_PER_MINUTE)),
+            refusals: Pace::new(RateLimiter::per_second(REFUSALS_PER_SECOND)),
+            last_refusal: None,
+        };
+        Self { observer, paces: Mutex::new(paces) }
     }
 
-    pub(crate) fn event(&self, event: Event) {
-        self.observer.event(event);
+    pub(crate) fn opened(&self, peer: Peer) {
+        self.observer.event(Event::Opened(peer));
+    }
+
+    pub(crate) fn closed(&self, peer: Peer, traffic: Traffic, duration: Duration, ending: Ending) {
+        let mut paces = self.paces();
+        if !paces.closed.limiter.allows(Instant::now()) {
+            return paces.closed.unreported.add(traffic);
+        }
+        let unreported = std::mem::take(&mut paces.closed.unreported);
+        drop(paces);
+        self.observer.event(Event::Closed { peer, traffic, duration, ending, unreported });
+    }
+
+    pub(crate) fn failed(&self, peer: Peer, error: String) {
+        let mut paces = self.paces();
+        if !paces.failures.limiter.allows(Instant::now()) {
+            paces.failures.unreported += 1;
+            return;
+        }
+        let unreported = std::mem::take(&mut paces.failures.unreported);
+        drop(paces);
+        self.observer.event(Event::Failed { peer, error, unreported });
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {
         let now = Instant::now();
-        let mut pace = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_repeated = pace
-            .last
+        let mut paces = self.paces();
+        let is_repeated = paces
+            .last_refusal
             .as_ref()
             .is_some_and(|(last, at)| *last == refusal && now.duration_since(*at) < SAME_REFUSAL);
-        if is_repeated || !pace.limiter.allows(now) {
-            pace.unreported += 1;
+        if is_repeated || !paces.refusals.limiter.allows(now) {
+            paces.refusals.unreported += 1;
             return;
         }
-        pace.last = Some((refusal.clone(), now));
-        let unreported = std::mem::take(&mut pace.unreported);
-        drop(pace);
+        paces.last_refusal = Some((refusal.clone(), now));
+        let unreported = std::mem::take(&mut paces.refusals.unreported);
+        drop(paces);
         self.observer.event(Event::Refused { refusal, unreported });
+    }
+
+    fn paces(&self) -> MutexGuard<'_, Paces> {
+        self.paces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nothing can follow that would tell the counts.
+impl Drop for Reports {
+    fn drop(&mut self) {
+        let paces = self.paces.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (closed, failed) = (paces.closed.unreported, paces.failures.unreported);
+        let refused = paces.refusals.unreported;
+        if (closed.count, failed, refused) != (0, 0, 0) {
+            self.observer.event(Event::Unreported { closed, failed, refused });
+        }
+    }
+}
+
+impl<Count: Default> Pace<Count> {
+    fn new(limiter: RateLimiter) -> Self {
+        Self { limiter, unreported: Count::default() }
+    }
+}
+
+impl Connections {
+    fn add(&mut self, traffic: Traffic) {
+        self.count += 1;
+        self.traffic.sent = self.traffic.sent.saturating_add(traffic.sent);
+        self.traffic.received = self.traffic.received.saturating_add(traffic.received);
     }
 }
 
@@ -250,6 +335,48 @@ mod tests {
         reports.refused(refusal.clone());
         let expected = [0, 2].map(|unreported| Event::Refused { refusal: refusal.clone(), unreported });
         assert_eq!(*recorder.0.lock().unwrap(), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_and_failures_beyond_the_pace_are_counted_with_their_bytes() {
+        let recorder = Arc::new(Recorder::default());
+        let reports = Reports::new(recorder.clone());
+        let peer = || Peer { host: "a.example".into(), port: 443 };
+        let close = |sent, received| {
+            reports.closed(peer(), Traffic { sent, received }, Duration::ZERO, Ending::Finished);
+        };
+        (0..1000).for_each(|number| close(number, 2));
+        (0..100).for_each(|_| reports.failed(peer(), "refused".into()));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        close(7, 7);
+        (0..100).for_each(|_| reports.failed(peer(), "refused".into()));
+        reports.refused(Refusal::Name { name: "b.example".into() });
+        reports.refused(Refusal::Name { name: "b.example".into() });
+        drop(reports);
+        let events = recorder.0.lock().unwrap();
+        let (mut reported, mut unreported) = (Connections::default(), Connections::default());
+        let (mut failures, mut left_out) = (0, 0);
+        for event in &*events {
+            match event {
+                Event::Closed { traffic, unreported: before, .. } => {
+                    reported.add(*traffic);
+                    unreported.count += before.count;
+                    unreported.traffic.sent += before.traffic.sent;
+                    unreported.traffic.received += before.traffic.received;
+                }
+                Event::Failed { unreported, .. } => {
+                    failures += 1;
+                    left_out += unreported;
+                }
+                _ => {}
+            }
+        }
+        assert_eq!((reported.count, unreported.count), (61, 940));
+        assert_eq!(reported.traffic.sent + unreported.traffic.sent, (0..1000).sum::<u64>() + 7);
+        assert_eq!(reported.traffic.received + unreported.traffic.received, 2007);
+        assert_eq!((failures, left_out), (120, 40));
+        let last = Event::Unreported { closed: Connections::default(), failed: 40, refused: 1 };
+        assert_eq!(events.last(), Some(&last), "the end tells what is left");
     }
 
     #[test]

@@ -49,7 +49,7 @@ mod serve;
 mod shared;
 mod tasks;
 
-pub use event::{Ending, Event, LimitReached, Observer, Peer, Refusal, ThroughPrivate, Traffic};
+pub use event::{Connections, Ending, Event, LimitReached, Observer, Peer, Refusal, ThroughPrivate, Traffic};
 pub use host::{AllowedHost, InvalidHost};
 pub use limits::Limits;
 pub use plan::{MAX_HOSTS, Plan, PlanError};

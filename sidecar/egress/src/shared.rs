@@ -3,12 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cofferdam_base::RateLimiter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use crate::event::{Event, LimitReached, Observer, Refusal, Reports, Traffic};
+use crate::event::{Ending, LimitReached, Observer, Peer, Refusal, Reports, Traffic};
 use crate::limits::Limits;
 use crate::lookups::BoundedLookups;
 use crate::names::NameTable;
@@ -104,11 +105,18 @@ impl Shared {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn event(&self, event: Event) {
-        if matches!(event, Event::Opened(_)) {
-            self.connections.fetch_add(1, Ordering::Relaxed);
-        }
-        self.reports.event(event);
+    /// A connection was made.
+    pub(crate) fn opened(&self, peer: Peer) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.reports.opened(peer);
+    }
+
+    pub(crate) fn closed(&self, peer: Peer, traffic: Traffic, duration: Duration, ending: Ending) {
+        self.reports.closed(peer, traffic, duration, ending);
+    }
+
+    pub(crate) fn failed(&self, peer: Peer, error: String) {
+        self.reports.failed(peer, error);
     }
 
     pub(crate) fn refused(&self, refusal: Refusal) {

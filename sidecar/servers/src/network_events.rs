@@ -1,11 +1,13 @@
 //! What happens in the networks of confined servers, for the log and for the session's audit.
 //!
 //! What must stay true: nothing here blocks, because the tasks that carry the server's bytes call it; a refusal names the key of
-//! the configuration and the entry that would allow it.
+//! the configuration and the entry that would allow it; what has no event of its own is in the text of the next one of its kind,
+//! or of the last one of the network.
 
 use std::sync::Arc;
 
-use cofferdam_egress::{Ending, Event, Observer, Refusal};
+use cofferdam_base::PacedLines;
+use cofferdam_egress::{Connections, Ending, Event, Observer, Refusal};
 use relay_proto::name::Name;
 
 /// Records what happens, such as in the audit. Must not block.
@@ -30,7 +32,13 @@ pub enum NetworkEventKind {
     Failed,
     /// The configuration does not allow it.
     Refused,
+    /// The network has ended: how many connections had no event of their own.
+    Unreported,
 }
+
+// A server causes these lines as often as it tries; each process has a pace of its own before they come here.
+static FAILED_LINES: PacedLines = PacedLines::new("a connection of a server failed");
+static REFUSED_LINES: PacedLines = PacedLines::new("a connection of a server was refused");
 
 /// Observes the network of one process.
 pub(crate) struct NetworkObserver {
@@ -48,29 +56,44 @@ impl Observer for NetworkObserver {
                 tracing::debug!(%server, %link, host = peer.host, port = peer.port, "connection of a server");
                 return;
             }
-            Event::Closed { peer, traffic, duration, ending } => {
+            Event::Closed { peer, traffic, duration, ending, unreported } => {
                 let detail = format!(
-                    "{}:{}, {} bytes sent, {} received, {} ms{}",
+                    "{}:{}, {} bytes sent, {} received, {} ms{}{}",
                     peer.host,
                     peer.port,
                     traffic.sent,
                     traffic.received,
                     duration.as_millis(),
-                    unusual(ending)
+                    unusual(ending),
+                    match unreported.count {
+                        0 => String::new(),
+                        _ => format!("; before it {} without a record", text(unreported)),
+                    }
                 );
                 tracing::debug!(%server, %link, detail, "connection of a server closed");
                 (NetworkEventKind::Closed, detail)
             }
-            Event::Failed { peer, error } => {
-                let detail = format!("{}:{}: {error}", peer.host, peer.port);
-                tracing::warn!(%server, %link, detail, "a connection of a server failed");
+            Event::Failed { peer, error, unreported } => {
+                let detail = format!("{}:{}: {error}{}", peer.host, peer.port, without_record(unreported));
+                if let Some(lines) = FAILED_LINES.admit() {
+                    let left_out = lines + unreported;
+                    tracing::warn!(%server, %link, left_out, detail, "a connection of a server failed");
+                }
                 (NetworkEventKind::Failed, detail)
             }
             Event::Refused { refusal, unreported } => {
-                let detail = refused(server, &refusal);
-                let left_out = unreported;
-                tracing::warn!(%server, %link, left_out, detail, "a connection of a server was refused");
+                let detail = format!("{}{}", refused(server, &refusal), without_record(unreported));
+                if let Some(lines) = REFUSED_LINES.admit() {
+                    let left_out = lines + unreported;
+                    tracing::warn!(%server, %link, left_out, detail, "a connection of a server was refused");
+                }
                 (NetworkEventKind::Refused, detail)
+            }
+            Event::Unreported { closed, failed, refused } => {
+                let detail =
+                    format!("without a record: {}; {failed} failed, {refused} refused", text(closed));
+                tracing::info!(%server, %link, detail, "connections of a server that were not reported one by one");
+                (NetworkEventKind::Unreported, detail)
             }
         };
         events.record(&NetworkEvent { server, kind, detail: &detail });
@@ -81,6 +104,21 @@ fn refused(server: &Name, refusal: &Refusal) -> String {
     match refusal.entry() {
         Some(entry) => format!("{refusal}: `servers.{server}.confine.hosts` lacks `{entry}`"),
         None => refusal.to_string(),
+    }
+}
+
+fn text(connections: Connections) -> String {
+    let Connections { count, traffic } = connections;
+    let (noun, sent, received) =
+        (if count == 1 { "connection" } else { "connections" }, traffic.sent, traffic.received);
+    format!("{count} {noun}, {sent} bytes sent, {received} received")
+}
+
+/// How many events of the kind had no record before this one.
+fn without_record(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        _ => format!("; {count} more before it without a record"),
     }
 }
 

@@ -18,9 +18,9 @@ use relay_proto::name::Name;
 pub struct ServerLimits {
     pub message_bytes: usize,
     pub requests_in_flight: usize,
-    /// HTTP: name resolution, connection and TLS handshake.
     /// How long a message of a server waits for memory.
     pub memory_wait: Duration,
+    /// HTTP: name resolution, connection and TLS handshake.
     pub http_connect_timeout: Duration,
     /// From start to the first response.
     pub start_timeout: Duration,

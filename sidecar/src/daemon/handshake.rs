@@ -1,8 +1,9 @@
 //! The handshake of a new connection: its Hello resumes a link, opens one, or is refused with the reason.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
-use cofferdam_audit::Event;
+use cofferdam_audit::{BudgetLimit, Event, NoSpace};
 use relay_proto::code::Code;
 use relay_proto::control::{Hello, Purpose, Refusal, Retry, Status};
 use relay_proto::frame::{DecodeError, Frame};
@@ -20,7 +21,11 @@ use crate::link::registry::{NotOpened, NotResumed};
 use crate::session::principal::Principal;
 
 /// How long sending a refusal or a status may take.
-const REPLY_TIMEOUT: std::time::Duration = std::time::Duration::from_millis(500);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// When a peer whose audit budget is used up may retry: when it has refilled, within these bounds.
+const MIN_AUDIT_PAUSE: Duration = Duration::from_secs(2);
+const MAX_AUDIT_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why there is no Hello.
 enum NoHello {
@@ -172,6 +177,12 @@ async fn open_or_resume(
 
 fn refuse_link(why: &NotOpened) -> Refusal {
     let (code, retry) = match why {
+        NotOpened::Audit(NoSpace { limit: BudgetLimit::Bytes, refilled_in }) => {
+            let pause = (*refilled_in).clamp(MIN_AUDIT_PAUSE, MAX_AUDIT_PAUSE);
+            (Code::RelayUnavailable, Retry::AfterMs(pause.as_millis() as u64))
+        }
+        // Until the host's administrator makes room, or other sandboxes end.
+        NotOpened::Audit(_) => (Code::RelayUnavailable, Retry::AfterMs(MAX_AUDIT_PAUSE.as_millis() as u64)),
         NotOpened::Grant(_) | NotOpened::LinkLimit(_) | NotOpened::Memory => {
             (Code::RelayUnavailable, Retry::AfterMs(2000))
         }

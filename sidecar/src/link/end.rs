@@ -34,7 +34,7 @@ impl Link {
         };
         let (message, retry) = goodbye_message(reason, self.peer.session.enrolment.as_ref());
         self.peer.send_goodbye(code, &message, retry).await;
-        let Self { servers, peer, .. } = self;
+        let Self { servers, peer, mut end_record, .. } = self;
         let Peer { session, link, .. } = peer;
         let grace = session.context.config.load().limits.stop_grace;
         let processes = Processes::from(servers.end(grace).await);
@@ -69,7 +69,7 @@ impl Link {
             detail: Some(&detail),
             ..EventRecord::new(Event::LinkEnd)
         };
-        session.record_event(&record);
+        session.record_reserved_event(&mut end_record, &record);
         Ended { calls_unanswered, processes, server_ended_ms: took, vault, not_revocable }
     }
 }

@@ -40,6 +40,7 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use cofferdam_audit::EventReservation;
 use cofferdam_servers::{self as servers, ProcessId, ServerSet, SlotKey};
 use relay_proto::frame::Frame;
 use relay_proto::name::Name;
@@ -60,8 +61,16 @@ pub(crate) struct Link {
     pipeline: Pipeline,
     servers: ServerSet,
     memory: LinkMemory,
+    /// The space for the record of the link's end.
+    end_record: EventReservation,
     commands: mpsc::Receiver<Command>,
     timer: Pin<Box<Sleep>>,
+}
+
+/// What was reserved for a link before it was opened.
+pub(crate) struct LinkResources {
+    pub(crate) memory: LinkMemory,
+    pub(crate) end_record: EventReservation,
 }
 
 /// The first connection of a new link, and the epoch that is offered to its key.
@@ -97,14 +106,16 @@ impl Link {
         server: Name,
         first: FirstConnection,
         commands: mpsc::Receiver<Command>,
-        memory: LinkMemory,
+        resources: LinkResources,
     ) -> Self {
+        let LinkResources { memory, end_record } = resources;
         let peer = Peer::new(Arc::clone(&session), Arc::clone(&id), server.clone(), first, memory.window());
         let account = Arc::clone(memory.account());
         Self {
             pipeline: Pipeline::new(session, id, server, account, peer.max_message_bytes()),
             peer,
             memory,
+            end_record,
             servers: ServerSet::default(),
             commands,
             timer: Box::pin(sleep_until(Instant::now())),

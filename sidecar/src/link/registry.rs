@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cofferdam_audit::NoSpace;
 use cofferdam_servers::grant_limits;
 use futures_util::future::join_all;
 use relay_proto::control::Resume;
@@ -19,13 +20,14 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::LinkResources;
 use super::command::{Command, Description, EndReason, Ended};
 use super::connection::Connection;
 use super::memory::LinkMemory;
 use crate::session::principal::Principal;
 use crate::session::{Context, Session};
 pub(crate) use reserved::Reserved;
-use reserved::{Registered, TaskState};
+use reserved::{RECORDS_OF_A_LINK, RECORDS_OF_AN_ENTRY, Registered, TaskState};
 
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -95,6 +97,12 @@ pub(crate) struct Ending {
 /// Why no link was opened.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(crate) enum NotOpened {
+    #[error(
+        "the start and the end of a link could not be recorded: this sandbox has used up its share of the host's audit: {}; {}",
+        .0.limit,
+        .0.limit.hint()
+    )]
+    Audit(NoSpace),
     #[error(transparent)]
     Grant(#[from] grant_limits::LimitReached),
     #[error(
@@ -138,7 +146,7 @@ impl Registry {
         let config = context.config.load();
         let limit = config.limits.links;
         let link: Arc<str> = cofferdam_base::random::id("l").into();
-        let (session, receiver, memory) = {
+        let (session, receiver, memory, mut records) = {
             let mut links = self.lock();
             if links.admission == Admission::Closed {
                 return Err(NotOpened::Stopping);
@@ -148,15 +156,19 @@ impl Registry {
             }
             let memory = LinkMemory::open(&context.sandbox_memory(principal), &config.limits);
             let memory = memory.ok_or(NotOpened::Memory)?;
+            let records = RECORDS_OF_AN_ENTRY + RECORDS_OF_A_LINK;
+            let records = context.reserve_events(principal, records).map_err(NotOpened::Audit)?;
+            // Last, because it counts the link.
             context.sandbox_limits(principal).admit_link()?;
             let session = links.session(context, principal);
             let (handle, receiver) = LinkHandle::new(&session, principal);
             links.by_id.insert(Arc::clone(&link), handle);
-            (session, receiver, memory)
+            (session, receiver, memory, records)
         };
-        let registered =
-            Registered { registry: Arc::clone(self), session, link, state: TaskState::NotStarted };
-        Ok(Reserved { registered, receiver, memory })
+        let resources = LinkResources { memory, end_record: records.split(RECORDS_OF_A_LINK) };
+        let (registry, state) = (Arc::clone(self), TaskState::NotStarted);
+        let registered = Registered { registry, session, link, state, records };
+        Ok(Reserved { registered, receiver, resources })
     }
 
     /// Passes a connection to the link that its Hello asks to resume.

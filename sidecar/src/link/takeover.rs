@@ -61,6 +61,8 @@ pub(super) const PEER_SILENT: &str = "the peer stopped responding";
 const LATE_HELLO: &str =
     "a connection with a link's previous token closed before it was answered: its Hello was delayed";
 static LATE_HELLO_LINES: PacedLines = PacedLines::new(LATE_HELLO);
+// A sandbox can cause these lines for each of the links that it opens.
+static TWO_SHIMS_LINES: PacedLines = PacedLines::new("a link or key is used by two shims");
 const FOREIGN_TOKEN: &str = "the resume token is not this link's: another shim may hold a copy of its state";
 /// Lines in the log about one link's connections, within a minute.
 const LOG_LINES_PER_MINUTE: u32 = 60;
@@ -265,14 +267,16 @@ fn report_late_hello(reports: &ReportLimits, session: &Session, link: &str) {
 }
 
 fn record_alert(session: &Session, link: &str, reason: &str) {
-    tracing::warn!(link, session = %session.id, reason, "a link or key is used by two shims");
+    if let Some(left_out) = TWO_SHIMS_LINES.admit() {
+        tracing::warn!(link, session = %session.id, reason, left_out, "a link or key is used by two shims");
+    }
     let record = EventRecord {
         session: Some(&session.id),
         link: Some(link),
         detail: Some(reason),
         ..EventRecord::new(Event::Alert)
     };
-    session.record_event(&record);
+    session.record_alert(&record);
 }
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ use cofferdam_audit::{self as audit, Audit};
 use cofferdam_secrets::files::FileStore;
 
 use super::Context;
+use super::principal::Principal;
 use crate::config::check_text;
+use crate::link::LinkResources;
+use crate::link::memory::LinkMemory;
 
 /// A context with one server and one grant. Its directory is removed on drop.
 pub(crate) struct Fixture {
@@ -56,6 +59,13 @@ impl Fixture {
         let context =
             Context::new(config, audit.unwrap(), FileStore::open().unwrap(), Arc::default()).unwrap();
         Self { directory, context: Arc::new(context) }
+    }
+
+    /// What a link without an entry in a registry needs.
+    pub(crate) fn link_resources(&self) -> LinkResources {
+        let principal = Principal::anonymous("dev".parse().unwrap(), None);
+        let end_record = self.context.reserve_events(&principal, 1).unwrap();
+        LinkResources { memory: LinkMemory::unlimited(), end_record }
     }
 
     /// The path of a file in the directory.

@@ -25,7 +25,9 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use cofferdam_audit::{Audit, Budget, BudgetLimits, Event, EventRecord};
+use cofferdam_audit::{
+    Audit, AuditError, Budget, BudgetLimits, Event, EventRecord, EventReservation, NoSpace,
+};
 use cofferdam_base::PacedLines;
 use cofferdam_base::memory::{MemoryAccount, MemoryCharge};
 use cofferdam_scrub::OwnCredentials;
@@ -189,6 +191,24 @@ impl Context {
         self.memory.of(principal.limit_owner(), self.config.load().limits.memory_ceilings())
     }
 
+    /// Reserves space for so many events in the audit budget of the principal's sandbox. Does not wait for the disk.
+    pub(crate) fn reserve_events(
+        &self,
+        principal: &Principal,
+        events: u32,
+    ) -> Result<EventReservation, NoSpace> {
+        let sandbox = match (&principal.enrolment, principal.uid) {
+            (Some(enrolled), _) => format!("sandbox {}", enrolled.name),
+            (None, Some(uid)) => format!("user {uid} of the shared socket"),
+            (None, None) => "the shared socket".to_owned(),
+        };
+        self.audit.reserve_events(&self.audit_budget(principal), &sandbox, events)
+    }
+
+    fn audit_budget(&self, principal: &Principal) -> Budget {
+        self.audit_budgets.of(principal, audit_budget_limits(&self.config.load().limits))
+    }
+
     /// The limits of the principal's grant, as they apply to its sandbox. The counters outlive sessions, so that a
     /// sandbox cannot reset them by reconnecting.
     pub(crate) fn sandbox_limits(&self, principal: &Principal) -> SandboxLimits {
@@ -248,7 +268,7 @@ impl Session {
                 context.tasks.clone(),
             )),
             vault,
-            budget: context.audit_budgets.of(principal, audit_budget_limits(&config.limits)),
+            budget: context.audit_budget(principal),
             sandbox_limits: context.sandbox_limits(principal),
             sandbox_permit: match &principal.enrolment {
                 Some(_) => Arc::new(SandboxPermit::new()),
@@ -305,10 +325,23 @@ impl Session {
         });
     }
 
-    /// Records an event of this session or of one of its links, charged to the sandbox's budget. If that fails, the log
-    /// tells.
+    /// Records an event of this session or of one of its links, unless the sandbox's budget is used up.
     pub(crate) fn record_event(&self, event: &EventRecord<'_>) {
-        if let Err(error) = self.context.audit.sandbox_event(&self.budget, event)
+        self.log_unrecorded(event, self.context.audit.sandbox_event(&self.budget, event));
+    }
+
+    /// Records an event for which space was reserved.
+    pub(crate) fn record_reserved_event(&self, space: &mut EventReservation, event: &EventRecord<'_>) {
+        self.log_unrecorded(event, self.context.audit.reserved_event(space, event));
+    }
+
+    /// Records an alert about this session, also if the sandbox's budget is used up; at most a few within a minute.
+    pub(crate) fn record_alert(&self, alert: &EventRecord<'_>) {
+        self.log_unrecorded(alert, self.context.audit.alert(&self.budget, alert));
+    }
+
+    fn log_unrecorded(&self, event: &EventRecord<'_>, recorded: Result<(), AuditError>) {
+        if let Err(error) = recorded
             && let Some(left_out) = UNRECORDED_LINES.admit()
         {
             let kind = event.event.as_str();

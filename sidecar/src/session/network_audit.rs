@@ -1,7 +1,7 @@
 //! Records in the audit what confined servers do in their networks.
 //!
 //! What must stay true: the details are scrubbed, because a server chooses the names that it looks up; records are charged to the
-//! budget of the sandbox.
+//! budget of the sandbox, and left out and counted if that is used up.
 
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ impl NetworkEvents for NetworkAudit {
                 NetworkEventKind::Closed => Event::ConnectionClosed,
                 NetworkEventKind::Failed => Event::ConnectionFailed,
                 NetworkEventKind::Refused => Event::ConnectionRefused,
+                NetworkEventKind::Unreported => Event::ConnectionsUnrecorded,
             })
         });
     }

@@ -15,6 +15,7 @@ mod on_daytona;
 mod platform_setup;
 mod progress;
 mod second_platform;
+mod secrets;
 mod tokens;
 
 use std::path::PathBuf;

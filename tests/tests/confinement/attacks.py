@@ -151,6 +151,20 @@ def first_line_of_the_host():
     return peer.makefile().readline().strip()
 
 
+def many_connections():
+    """So many, one after the other, below the limit of connections per second."""
+    received = 0
+    for _ in range(int(os.environ["COUNT"])):
+        time.sleep(0.011)
+        try:
+            with socket.create_connection(("localhost", int(os.environ["PORT"])), 10) as peer:
+                while chunk := peer.recv(64):
+                    received += len(chunk)
+        except ConnectionError:
+            pass
+    return f"{received} bytes"
+
+
 def resolve():
     return socket.getaddrinfo(os.environ["NAME"], 443)
 

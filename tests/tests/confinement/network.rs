@@ -52,6 +52,49 @@ fn a_listed_port_of_the_host_is_reached_and_another_is_refused_and_recorded() {
 }
 
 #[test]
+fn a_thousand_connections_are_a_few_records_that_count_all_of_them_and_their_bytes() {
+    let listed = greeter();
+    let closed_port =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("listen").local_addr().expect("an address").port();
+    let world = world(&format!("hosts = [\"localhost:{listed}\", \"localhost:{closed_port}\"]"), SCRIPT);
+    let mut shim = world.connected("client");
+    let mut connect = |port: u16, count: u64| {
+        let with = json!({ "PORT": port.to_string(), "COUNT": count.to_string() });
+        shim.call_text("attack", json!({"name": "many_connections", "with": with}))
+    };
+    assert_eq!(connect(listed, 1000), "REACHED 20000 bytes");
+    assert_eq!(connect(closed_port, 300), "REACHED 0 bytes");
+    shim.close_stdin();
+    let details = |event: &str| -> Vec<String> {
+        let records = world.audit().into_iter().filter(|record| record["event"] == event);
+        records.map(|record| record["detail"].as_str().expect("it has a detail").to_owned()).collect()
+    };
+    world.wait_until("the network has ended", || !details("connections_unrecorded").is_empty());
+    let (closed, failed, rest) =
+        (details("connection_closed"), details("connection_failed"), details("connections_unrecorded"));
+    let of_all = [&closed[..], &rest[..]].concat();
+    let counted = sum_before(&of_all, "connection") + closed.len() as u64;
+    assert_eq!((counted, sum_before(&of_all, "received")), (1000, 20_000), "{of_all:#?}");
+    let counted = sum_before(&failed, "more") + sum_before(&rest, "failed") + failed.len() as u64;
+    assert_eq!(counted, 300, "{failed:#?} {rest:?}");
+    assert!(closed.len() <= 200 && failed.len() <= 200, "{} and {} records", closed.len(), failed.len());
+    let log = world.log();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("a connection of a server failed")).collect();
+    assert!((1..=200).contains(&lines.len()) && lines[0].contains("left_out=0"), "{lines:#?}");
+}
+
+/// The sum of the numbers that stand before this word.
+fn sum_before(texts: &[String], word: &str) -> u64 {
+    let sum = |text: &String| -> u64 {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let followed = words.windows(2).filter(|pair| pair[1].starts_with(word));
+        followed.filter_map(|pair| pair[0].parse::<u64>().ok()).sum()
+    };
+    texts.iter().map(sum).sum()
+}
+
+#[test]
 fn a_name_that_is_not_listed_is_refused_and_the_entry_that_would_allow_it_is_logged() {
     let world = world("hosts = [\"api.example.com:443\"]", SCRIPT);
     let mut shim = world.connected("client");

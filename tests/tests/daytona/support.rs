@@ -61,7 +61,7 @@ impl Operator {
             pin: identity.public().to_string(),
             harness: None,
         };
-        let daytona = Daytona::new(settings, key, Dialer::trusting(Trust::System))
+        let daytona = Daytona::new(settings, key, Dialer::trusting(Trust::System), &Arc::default())
             .with_known_hosts(double.root().join("known_hosts"));
         Self {
             daytona,

@@ -155,7 +155,8 @@ pub(crate) fn client(api: &str, sandbox: Option<&str>, key: &str) -> E2b {
     let settings =
         PlatformSettings { kind: PlatformKind::E2b, api_url: Some(uri(api)), sandbox_url: sandbox.map(uri) };
     let key = ApiKey::new(HeaderValue::from_str(key).expect("a key is a header"));
-    E2b::new(settings, key, Dialer::trusting(Trust::System)).with_keep_alive(Duration::from_secs(1))
+    let client = E2b::new(settings, key, Dialer::trusting(Trust::System), &Arc::default());
+    client.with_keep_alive(Duration::from_secs(1))
 }
 
 /// A set-up with this shim.

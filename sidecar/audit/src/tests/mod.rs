@@ -1,6 +1,7 @@
 //! The audit through its public interface, with real directories and files.
 
 mod disk;
+mod events;
 mod hanging;
 mod pruning;
 mod reading;

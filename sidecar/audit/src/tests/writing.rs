@@ -325,7 +325,7 @@ async fn each_record_of_a_batch_is_charged_its_own_length() {
     let budget = budget(1_000_000, u32::MAX);
     let mut batch = audit.batch();
     for seq in 0..3 {
-        batch.event(&EventRecord::new(Event::LinkStart));
+        batch.event(&EventRecord::new(Event::LinkStart), EventSpace::IfLeft);
         batch.decision(&DecisionRecord { followed_by: FollowedBy::Nothing, ..decision(call("l-1", seq)) });
     }
     assert!(matches!(audit.submit(&budget, &mut batch).await, Submitted::Done(Ok(_))));
@@ -391,19 +391,6 @@ async fn what_was_written_counts_before_the_directory_is_measured_again() {
     }
     let written = fs::metadata(directory.file(1)).unwrap().len();
     assert!((90_000..=100_000).contains(&written), "{written} of 100,000 bytes");
-}
-
-#[tokio::test(start_paused = true)]
-async fn events_of_a_sandbox_use_up_its_budget_and_are_written() {
-    let directory = Directory::new();
-    let audit = directory.open();
-    let budget = budget(20_000, u32::MAX);
-    for _ in 0..200 {
-        audit.sandbox_event(&budget, &EventRecord::new(Event::LinkStart)).unwrap();
-    }
-    let refused = audit.decision(&budget, &decision(call("l-1", 1))).await;
-    assert!(matches!(refused, Err(AuditError::Budget(BudgetLimit::Bytes))));
-    assert_eq!(directory.verify().unwrap().records, 201, "the events, and one about the budget");
 }
 
 #[tokio::test(start_paused = true)]

@@ -46,7 +46,7 @@ fn a_host_that_cannot_be_reached_is_reported_and_the_client_is_told() {
         assert_eq!(printed, "ECONNRESET ECONNRESET");
         for (host, part) in [("closed.example", "refused"), ("gone.example", "cannot be resolved")] {
             let failed = |event: &Event| match event {
-                Event::Failed { peer, error } if peer.host == host => Some(error.clone()),
+                Event::Failed { peer, error, .. } if peer.host == host => Some(error.clone()),
                 _ => None,
             };
             let error = server.events.wait_for(host, failed).await;

@@ -90,6 +90,7 @@ impl Control {
         settings: &PlatformSettings,
         key: &ApiKey,
         dialer: &Dialer,
+        redactor: Redactor,
     ) -> Result<Self, PlatformError> {
         // With `api-url` the operator may host Daytona in a private network; the public Daytona has public addresses only.
         let policy = match settings.api_url {
@@ -98,7 +99,6 @@ impl Control {
         };
         let url = settings.effective_api_url();
         let headers = HeaderMap::from_iter([secret_header(AUTHORIZATION, bearer_header(key))]);
-        let redactor = Redactor::default();
         redactor.add("api-key", key.header().as_bytes());
         let service = Service::new(dialer, &url, policy, headers, &redactor)?;
         let (dialer, sandbox_url) = (dialer.clone(), settings.sandbox_url.clone());
@@ -286,7 +286,7 @@ mod tests {
             sandbox_url: sandbox_url.map(Uri::from_static),
         };
         let key = ApiKey::new(HeaderValue::from_static("k3y"));
-        Control::new(&settings, &key, dialer).unwrap()
+        Control::new(&settings, &key, dialer, Redactor::default()).unwrap()
     }
 
     #[test]

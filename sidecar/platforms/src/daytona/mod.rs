@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_net::Dialer;
+use cofferdam_scrub::shared::SharedValues;
 use http::HeaderName;
 use tokio::time::{Instant, sleep};
 
@@ -34,6 +35,7 @@ use self::preview::{CONNECTING, DialResult, PING_INTERVAL, PreviewOptions, dial}
 use self::toolbox::Toolbox;
 use crate::harness_settings::install_with_settings;
 use crate::prepared::PreparedSandbox;
+use crate::redactor::Redactor;
 use crate::temporary_files::LastSandbox;
 use crate::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState,
@@ -48,6 +50,8 @@ pub struct Daytona {
     ping_interval: Duration,
     known_hosts: Option<PathBuf>,
     last_sandbox: LastSandbox<Toolbox>,
+    /// Holds the secrets of all requests, as long as the client exists.
+    redactor: Redactor,
 }
 
 /// How the pipe into a sandbox is transported.
@@ -84,9 +88,18 @@ struct OpenSandbox<'a> {
 }
 
 impl Daytona {
-    pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        let last_sandbox = LastSandbox::default();
-        Self { settings, key, dialer, ping_interval: PING_INTERVAL, known_hosts: None, last_sandbox }
+    /// `values` are those that every link and the log search for; the API key and the tokens of sandboxes are among them as
+    /// long as this client exists.
+    pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer, values: &Arc<SharedValues>) -> Self {
+        Self {
+            settings,
+            key,
+            dialer,
+            ping_interval: PING_INTERVAL,
+            known_hosts: None,
+            last_sandbox: LastSandbox::default(),
+            redactor: Redactor::holding_in(values),
+        }
     }
 
     /// For a proxy that closes idle connections earlier than Daytona's own.
@@ -192,7 +205,7 @@ impl Daytona {
     }
 
     fn control(&self) -> Result<Control, PlatformError> {
-        Control::new(&self.settings, &self.key, &self.dialer)
+        Control::new(&self.settings, &self.key, &self.dialer, self.redactor.clone())
     }
 }
 

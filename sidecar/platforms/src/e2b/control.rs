@@ -64,8 +64,7 @@ impl<'de> Deserialize<'de> for TokenText {
 }
 
 impl Control {
-    pub(super) fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        let redactor = Redactor::default();
+    pub(super) fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer, redactor: Redactor) -> Self {
         redactor.add("api-key", key.header().as_bytes());
         Self { settings, key, dialer, redactor }
     }
@@ -145,6 +144,9 @@ impl Control {
                 return Err(PlatformError::Protocol { action, why });
             }
         };
+        if let Some(token) = &sandbox.envd_access_token {
+            self.redactor.add("token", token.0.as_bytes());
+        }
         let token = sandbox.envd_access_token.map(|token| token_header(action, token)).transpose()?;
         let user = is_before_default_users(sandbox.envd_version.as_deref()).then_some("user");
         let (address, policy) = match &self.settings.sandbox_url {
@@ -235,6 +237,15 @@ mod tests {
     }
 
     #[test]
+    fn the_token_is_held_before_it_is_used() {
+        let control = control(None, None);
+        let token = || Some(TokenText(Zeroizing::new("t0ken-of-a-sandbox".to_owned())));
+        let sandbox = SandboxResponse { envd_access_token: token(), ..sandbox_response(None) };
+        control.access(FIND, &"box1".parse().unwrap(), sandbox).unwrap();
+        assert_eq!(control.redactor.redact("t0ken-of-a-sandbox"), "[redacted:token]");
+    }
+
+    #[test]
     fn the_token_is_never_printed() {
         let token = token_header(FIND, TokenText(Zeroizing::new("tok-1".to_owned()))).unwrap();
         let (_, value) = secret_header(HeaderName::from_static("x-access-token"), token);
@@ -247,7 +258,8 @@ mod tests {
             api_url: api.map(Uri::from_static),
             sandbox_url: sandbox.map(Uri::from_static),
         };
-        Control::new(settings, ApiKey::new(HeaderValue::from_static("key")), Dialer::trusting(Trust::System))
+        let key = ApiKey::new(HeaderValue::from_static("key"));
+        Control::new(settings, key, Dialer::trusting(Trust::System), Redactor::default())
     }
 
     fn sandbox_response(domain: Option<&str>) -> SandboxResponse {

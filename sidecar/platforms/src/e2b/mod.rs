@@ -23,11 +23,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_net::Dialer;
+use cofferdam_scrub::shared::SharedValues;
 use tokio_util::task::TaskTracker;
 
 use crate::harness_settings::install_with_settings;
 use crate::install::InstalledShim;
 use crate::prepared::PreparedSandbox;
+use crate::redactor::Redactor;
 use crate::temporary_files::LastSandbox;
 use crate::{
     ApiKey, HubSetup, Pipe, PlatformError, PlatformSettings, Progress, SandboxId, SandboxState, ShimBinary,
@@ -50,8 +52,10 @@ pub struct E2b {
 }
 
 impl E2b {
-    pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer) -> Self {
-        let control = Arc::new(Control::new(settings, key, dialer));
+    /// `values` are those that every link and the log search for; the API key and the tokens of sandboxes are among them as
+    /// long as this client, or what it has started, uses them.
+    pub fn new(settings: PlatformSettings, key: ApiKey, dialer: Dialer, values: &Arc<SharedValues>) -> Self {
+        let control = Arc::new(Control::new(settings, key, dialer, Redactor::holding_in(values)));
         Self {
             control,
             keep_alive: KEEP_ALIVE,

@@ -1,6 +1,7 @@
 //! The clients of the platforms.
 //!
-//! What must stay true: an API key is used in the header of requests and nowhere else; a client is created for a grant
+//! What must stay true: an API key is used in the header of requests and nowhere else; it and the tokens of sandboxes are among
+//! the values that every link searches for as long as they are used; a client is created for a grant
 //! only if the platform permits that grant.
 
 use std::path::Path;
@@ -14,6 +15,7 @@ use cofferdam_platforms::{
     ApiKey, HubSetup, KeepAwake, Pipe, PlatformError, PlatformKind, PreparedSandbox, Progress, SandboxId,
     SandboxState, WhenSuspended,
 };
+use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::{SecretError, Secrets, fill_header};
 use relay_proto::name::Name;
 
@@ -68,14 +70,14 @@ pub(super) struct ConfiguredPlatform {
 
 impl PlatformClient {
     /// The host keys of SSH gateways are stored in `state_dir`, so that the user's `known_hosts` is not changed.
-    fn new(platform: &Platform, key: ApiKey, state_dir: &Path) -> Self {
+    fn new(platform: &Platform, key: ApiKey, state_dir: &Path, values: &Arc<SharedValues>) -> Self {
         let (settings, dialer) = (platform.settings.clone(), Dialer::trusting(Trust::System));
         match settings.kind {
             PlatformKind::Daytona => {
-                let client = Daytona::new(settings, key, dialer);
+                let client = Daytona::new(settings, key, dialer, values);
                 Self::Daytona(Box::new(client.with_known_hosts(state_dir.join("known_hosts"))))
             }
-            PlatformKind::E2b => Self::E2b(E2b::new(settings, key, dialer)),
+            PlatformKind::E2b => Self::E2b(E2b::new(settings, key, dialer, values)),
         }
     }
 
@@ -204,7 +206,8 @@ impl ClientFactory for ConfiguredPlatform {
         }
         let header = fill_header(&platform.api_key, &secrets)
             .map_err(|error| AttemptError::Configuration(self.key_error(&error)))?;
-        Ok(PlatformClient::new(platform, ApiKey::new(header), &config.state_dir))
+        let values = self.context.values();
+        Ok(PlatformClient::new(platform, ApiKey::new(header), &config.state_dir, values))
     }
 }
 

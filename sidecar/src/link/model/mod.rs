@@ -35,7 +35,6 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use self::server::{SECRET, ServerLog, TOOLS};
 use self::shim::{FrameContent, Shim};
 use super::command::{Command, EndReason, Ended};
-use super::memory::LinkMemory;
 use super::{FirstConnection, Link};
 use crate::session::Session;
 use crate::session::fixture::Fixture;
@@ -414,8 +413,9 @@ fn open(
     let (shim, connection) = Shim::new(&id);
     let (commands, receiver) = mpsc::channel(4);
     let first = FirstConnection { connection, offer: None };
-    let memory = LinkMemory::unlimited();
-    let link = Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), first, receiver, memory);
+    let resources = fixture.link_resources();
+    let link =
+        Link::new(Arc::clone(session), id.into(), "tools".parse().unwrap(), first, receiver, resources);
     (fixture.context.tasks.spawn(link.run()), commands, shim)
 }
 

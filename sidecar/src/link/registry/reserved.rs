@@ -1,10 +1,12 @@
 //! The entry of a link in the registry: reserved first, then used by the link, and removed with its task.
 //!
-//! What must stay true: an unused reservation leaves no record in the audit.
+//! What must stay true: an unused reservation leaves no record in the audit; the space of every record about the start and the
+//! end of a link and its session is reserved before the link is opened, so that these records are written whatever the
+//! budget of the sandbox has left then.
 
 use std::sync::Arc;
 
-use cofferdam_audit::{Event, EventRecord};
+use cofferdam_audit::{Event, EventRecord, EventReservation};
 use cofferdam_vault::RemainingLinks;
 use relay_proto::name::Name;
 use tokio::sync::mpsc;
@@ -12,9 +14,8 @@ use tokio::sync::mpsc;
 use super::{Begun, Registry};
 use crate::link::command::{Command, EndReason};
 use crate::link::connection::Connection;
-use crate::link::memory::LinkMemory;
 use crate::link::not_revocable::NotRevocable;
-use crate::link::{FirstConnection, Link};
+use crate::link::{FirstConnection, Link, LinkResources};
 use crate::session::Session;
 use crate::session::changes::ChangeKind;
 use crate::session::principal::EpochOffer;
@@ -23,7 +24,7 @@ use crate::session::principal::EpochOffer;
 pub(crate) struct Reserved {
     pub(super) registered: Registered,
     pub(super) receiver: mpsc::Receiver<Command>,
-    pub(super) memory: LinkMemory,
+    pub(super) resources: LinkResources,
 }
 
 /// The entry of a link in the registry. It is removed with the link's task, also when the task panics.
@@ -32,7 +33,15 @@ pub(super) struct Registered {
     pub(super) session: Arc<Session>,
     pub(super) link: Arc<str>,
     pub(super) state: TaskState,
+    /// The space for the records below.
+    pub(super) records: EventReservation,
 }
+
+/// Start of the session and of the link, an alert and the end of the link if its task fails, end of the session: a link may be
+/// the first and the last of its session.
+pub(super) const RECORDS_OF_AN_ENTRY: u32 = 5;
+/// The end of a link, which the link itself records.
+pub(super) const RECORDS_OF_A_LINK: u32 = 1;
 
 /// The state of the task of a registered link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -47,13 +56,13 @@ pub(super) enum TaskState {
 impl Reserved {
     /// Opens a new link on this connection.
     pub(crate) fn open(self, server: Name, connection: Connection, offer: Option<EpochOffer>) {
-        let Self { mut registered, receiver, memory } = self;
+        let Self { mut registered, receiver, resources } = self;
         registered.begin();
         let (id, session) = (Arc::clone(&registered.link), Arc::clone(&registered.session));
         let (context, grant) = (Arc::clone(&session.context), session.grant.clone());
         tracing::info!(link = %id, session = %session.id, %grant, %server, "link opened");
         registered.record(Event::LinkStart, &format!("server {server}"));
-        let link = Link::new(session, id, server, FirstConnection { connection, offer }, receiver, memory);
+        let link = Link::new(session, id, server, FirstConnection { connection, offer }, receiver, resources);
         context.tasks.spawn(registered.run_link(link.run()));
     }
 }
@@ -77,14 +86,14 @@ impl Registered {
         self.state = TaskState::Ended(link.await);
     }
 
-    fn record(&self, event: Event, detail: &str) {
+    fn record(&mut self, event: Event, detail: &str) {
         let record = EventRecord {
             session: Some(&self.session.id),
             link: Some(&self.link),
             detail: Some(detail),
             ..EventRecord::new(event)
         };
-        self.session.record_event(&record);
+        self.session.record_reserved_event(&mut self.records, &record);
     }
 }
 

@@ -9,7 +9,6 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::link::command::{Command, EndReason};
-use crate::link::memory::LinkMemory;
 use crate::link::{FirstConnection, Link};
 use crate::session::fixture::Fixture;
 use crate::session::principal::Principal;
@@ -41,7 +40,7 @@ impl TestLink {
             "tools".parse().unwrap(),
             FirstConnection { connection, offer: None },
             receiver,
-            LinkMemory::unlimited(),
+            fixture.link_resources(),
         );
         let link = context.tasks.spawn(link.run());
         let welcome = end.welcome().await;
