@@ -60,7 +60,7 @@ impl SocketSearch {
         }
     }
 
-    pub(crate) fn paths(&self) -> &[PathBuf] {
+    pub fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 }

@@ -44,6 +44,7 @@
 //! | [`sandboxes`] | real sandboxes (bubblewrap, containers, virtual machines and others) with the shim inside |
 //! | [`server`] | the MCP servers that a world can have |
 //! | [`shared_session`] | an enrolled sandbox whose links share one session, one of them to a server without a credential |
+//! | [`strace`] | strace, which shows and changes system calls |
 //! | [`terminal`] | a terminal with a command on it |
 //! | [`tmux`] | a terminal of tmux, whose screen can be captured |
 //! | [`tools`] | where installed tools are, and what happens when one is missing |
@@ -90,6 +91,7 @@ pub mod sandbox_files;
 pub mod sandboxes;
 pub mod server;
 pub mod shared_session;
+pub mod strace;
 pub mod terminal;
 pub mod tmux;
 pub mod tools;

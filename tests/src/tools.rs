@@ -67,6 +67,8 @@ pub enum Tool {
     SystemdAnalyze,
     SystemdNspawn,
     SystemdSocketActivate,
+    /// A directory: classes generated from the schema of Terraform's provider for Vault.
+    TerraformSchema,
     TimeServer,
     Tmux,
     Unshare,
@@ -156,6 +158,7 @@ impl Tool {
             Self::SystemdAnalyze => on_path("systemd-analyze"),
             Self::SystemdNspawn => on_path("systemd-nspawn"),
             Self::SystemdSocketActivate => on_path("systemd-socket-activate"),
+            Self::TerraformSchema => installed("terraform/provider/cdktf_cdktf_provider_vault"),
             Self::TimeServer => installed("python/bin/mcp-server-time"),
             Self::Tmux => installed("terminal/usr/bin/tmux"),
             Self::Unshare => on_path("unshare"),

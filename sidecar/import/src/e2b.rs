@@ -8,7 +8,13 @@ pub(crate) struct CatalogueServer {
     pub(crate) variables: &'static [(&'static str, &'static str)],
 }
 
+/// Each program and its variables were read in the program's package on npm; GitHub's is a program of its own.
 const CATALOGUE: &[CatalogueServer] = &[
+    CatalogueServer {
+        name: "airtable",
+        command: &["npx", "-y", "airtable-mcp-server"],
+        variables: &[("airtableApiKey", "AIRTABLE_API_KEY"), ("nodeenv", "NODE_ENV")],
+    },
     CatalogueServer {
         name: "brave",
         command: &["npx", "-y", "@brave/brave-search-mcp-server"],
@@ -24,9 +30,24 @@ const CATALOGUE: &[CatalogueServer] = &[
         ],
     },
     CatalogueServer {
+        name: "circleci",
+        command: &["npx", "-y", "@circleci/mcp-server-circleci"],
+        variables: &[("token", "CIRCLECI_TOKEN"), ("url", "CIRCLECI_BASE_URL")],
+    },
+    CatalogueServer {
+        name: "context7",
+        command: &["npx", "-y", "@upstash/context7-mcp"],
+        variables: &[("apiKey", "CONTEXT7_API_KEY")],
+    },
+    CatalogueServer {
         name: "exa",
         command: &["npx", "-y", "exa-mcp-server"],
         variables: &[("apiKey", "EXA_API_KEY")],
+    },
+    CatalogueServer {
+        name: "firecrawl",
+        command: &["npx", "-y", "firecrawl-mcp"],
+        variables: &[("apiKey", "FIRECRAWL_API_KEY"), ("url", "FIRECRAWL_API_URL")],
     },
     CatalogueServer {
         name: "githubOfficial",
@@ -34,14 +55,39 @@ const CATALOGUE: &[CatalogueServer] = &[
         variables: &[("githubPersonalAccessToken", "GITHUB_PERSONAL_ACCESS_TOKEN")],
     },
     CatalogueServer {
+        name: "heroku",
+        command: &["npx", "-y", "@heroku/mcp-server"],
+        variables: &[("apiKey", "HEROKU_API_KEY")],
+    },
+    CatalogueServer {
+        name: "hubspot",
+        command: &["npx", "-y", "@hubspot/mcp-server"],
+        variables: &[("apiKey", "PRIVATE_APP_ACCESS_TOKEN")],
+    },
+    CatalogueServer {
+        name: "mongodb",
+        command: &["npx", "-y", "mongodb-mcp-server"],
+        variables: &[("mdbMcpConnectionString", "MDB_MCP_CONNECTION_STRING")],
+    },
+    CatalogueServer {
         name: "notion",
         command: &["npx", "-y", "@notionhq/notion-mcp-server"],
         variables: &[("internalIntegrationToken", "NOTION_TOKEN")],
     },
     CatalogueServer {
+        name: "perplexityAsk",
+        command: &["npx", "-y", "@perplexity-ai/mcp-server"],
+        variables: &[("perplexityApiKey", "PERPLEXITY_API_KEY")],
+    },
+    CatalogueServer {
         name: "stripe",
         command: &["npx", "-y", "@stripe/mcp", "--tools=all"],
         variables: &[("secretKey", "STRIPE_SECRET_KEY")],
+    },
+    CatalogueServer {
+        name: "supadata",
+        command: &["npx", "-y", "@supadata/mcp"],
+        variables: &[("apiKey", "SUPADATA_API_KEY")],
     },
     CatalogueServer {
         name: "tavily",
@@ -87,6 +133,16 @@ pub(crate) fn shell_words(command: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_guide_names_every_server_that_is_imported() {
+        let guide = include_str!("../../../packaging/guide/import.md");
+        let names: Vec<String> = CATALOGUE.iter().map(|server| format!("`{}`", server.name)).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        let (last, others) = names.split_last().unwrap();
+        let list = format!("{} and {last}", others.join(", "));
+        assert!(guide.replace('\n', " ").contains(&list), "{list}");
+    }
 
     #[test]
     fn a_command_is_split_only_if_a_shell_would_do_no_more() {

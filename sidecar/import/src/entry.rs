@@ -266,7 +266,7 @@ fn read_e2b(
         return command_kind(&words, None, &members(entry.get("envs"), "envs")?, &[], composer);
     }
     let server = e2b::catalogue_server(name)
-        .ok_or("it is a name in E2B's catalogue whose program is not known here: enter its command")?;
+        .ok_or("it is a name in E2B's catalogue whose program is not known here: enter its command; its secrets stay where they are")?;
     let parameters = members(Some(&Value::Object(entry.clone())), "parameters")?;
     let mut variables = Vec::new();
     for (parameter, value) in parameters {

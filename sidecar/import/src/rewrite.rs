@@ -32,9 +32,31 @@ pub(crate) fn apply(
         change(&mut expected.0, edit, earlier.map(|earlier| &earlier.value.0))
             .ok_or_else(|| RewriteError::Form(edit.path().to_vec()))?;
     }
-    match Document::read(document.format, &bytes) {
-        Ok(changed) if changed.value.0 == expected.0 => Ok(bytes),
-        _ => Err(RewriteError::OtherParts),
+    let Ok(changed) = Document::read(document.format, &bytes) else { return Err(RewriteError::OtherParts) };
+    if document.format == Format::Toml && changed.value.0 != expected.0 {
+        remove_emptied_tables(&mut expected.0, edits);
+    }
+    match changed.value.0 == expected.0 {
+        true => Ok(bytes),
+        false => Err(RewriteError::OtherParts),
+    }
+}
+
+/// A table of TOML that has no header of its own ends with its last entry.
+fn remove_emptied_tables(value: &mut Value, edits: &[Edit]) {
+    let removed = edits.iter().filter(|edit| matches!(edit, Edit::Remove { .. }));
+    for edit in removed {
+        let mut path = edit.path();
+        while let Some((_, table)) = path.split_last()
+            && let Some((name, parents)) = table.split_last()
+        {
+            let parent = parents.iter().try_fold(&mut *value, |value, step| value.get_mut(step));
+            let Some(parent) = parent.and_then(Value::as_object_mut) else { break };
+            if parent.get(name).and_then(Value::as_object).is_some_and(Map::is_empty) {
+                parent.remove(name);
+            }
+            path = table;
+        }
     }
 }
 

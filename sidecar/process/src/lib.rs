@@ -52,6 +52,7 @@ pub use exit::Exit;
 pub use foreground::{OrphanAdoption, Pty, RawMode, Window, kill_adopted, try_user_namespace, user_command};
 pub use keeper::{is_keeper, keeper_main};
 pub use launch::{Launch, LaunchError, launch, program_path, use_keeper_program};
+pub use os::{KernelClock, kernel_clock};
 pub use registry::{KnownChild, spawn_known};
 pub use server::{Ended, ProcessHandle, ServerProcess};
 pub use walls::{

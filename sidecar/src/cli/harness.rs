@@ -11,10 +11,12 @@ use cofferdam_import::{
     Dialect, FileState, HarnessEdit, ReadFileError, ReplaceError, Settings, ShimProgram, read_version,
     replace_file,
 };
+use cofferdam_shim::default_socket::SocketSearch;
+use relay_proto::address::Address;
 
 use super::arguments::{HarnessArguments, HarnessNameArgument};
 use super::commands::load;
-use crate::config::suggest;
+use crate::config::{Config, suggest};
 use crate::harness::Harness;
 use crate::terminal::failure::{Failure, Sysexit, creation_exit_code};
 use crate::terminal::print_line;
@@ -38,16 +40,30 @@ pub(super) fn run(file: Option<&Path>, arguments: &HarnessArguments) -> Result<E
         .map(|server| if arguments.remove { HarnessEdit::Remove(server) } else { HarnessEdit::Set(server) })
         .collect();
     let path = settings_path(arguments)?;
+    let link = link(arguments, &config);
+    let shim = ShimProgram { program: &arguments.shim.shim, relay: link.as_deref() };
     if arguments.write || arguments.remove {
-        return change(arguments, &path, &edits);
+        return change(arguments, shim, &path, &edits);
     }
     let empty: &[u8] =
         if path.extension().is_some_and(|extension| extension == "toml") { b"" } else { b"{}" };
-    let (bytes, _) = edited(arguments, &path, empty, &edits)?;
+    let (bytes, _) = edited(arguments.name, shim, &path, empty, &edits)?;
     print_line(String::from_utf8_lossy(&bytes).trim_end());
     eprintln!("these entries belong into `{}`; --write adds them", path.display());
-    eprintln!("{}", advice(arguments));
+    eprintln!("{}", advice(arguments.name, shim));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The link in the arguments of the entries. Codex gives servers few of its variables, so its entries also name the socket of
+/// the configuration where the shim would not look for it by itself. Other harnesses give servers their COFFERDAM_RELAY.
+fn link(arguments: &HarnessArguments, config: &Config) -> Option<String> {
+    if arguments.shim.relay.is_some() || arguments.name != HarnessNameArgument::Codex {
+        return arguments.shim.relay.clone();
+    }
+    let socket = &config.relay.unix.as_ref()?.path;
+    // XDG_RUNTIME_DIR is none of these few.
+    let is_found = SocketSearch::new(None).paths().contains(socket);
+    (!is_found).then(|| Address::Unix(socket.clone()).to_string())
 }
 
 fn settings_path(arguments: &HarnessArguments) -> Result<PathBuf, Failure> {
@@ -84,20 +100,25 @@ fn dialect(name: HarnessNameArgument) -> Dialect {
 
 /// The settings with the edits, and the names of entries that start another program.
 fn edited(
-    arguments: &HarnessArguments,
+    name: HarnessNameArgument,
+    shim: ShimProgram<'_>,
     path: &Path,
     bytes: &[u8],
     edits: &[HarnessEdit],
 ) -> Result<(Vec<u8>, Vec<String>), Failure> {
-    let shim = ShimProgram { program: &arguments.shim.shim, relay: arguments.shim.relay.as_deref() };
-    let edited = Settings::with_shim(path, bytes, dialect(arguments.name), edits, shim).map_err(|error| {
+    let edited = Settings::with_shim(path, bytes, dialect(name), edits, shim).map_err(|error| {
         let what = format!("`{}` was not changed: {error}", path.display());
         Failure::new(Sysexit::Data, what).hint("correct it, or add the entries by hand")
     })?;
     Ok((edited.0.to_vec(), edited.1))
 }
 
-fn change(arguments: &HarnessArguments, path: &Path, edits: &[HarnessEdit]) -> Result<ExitCode, Failure> {
+fn change(
+    arguments: &HarnessArguments,
+    shim: ShimProgram<'_>,
+    path: &Path,
+    edits: &[HarnessEdit],
+) -> Result<ExitCode, Failure> {
     let shown = path.display();
     let (version, bytes) = match read_version(path) {
         Ok(FileState::Present { version, bytes }) => (Some(version), bytes.to_vec()),
@@ -114,7 +135,7 @@ fn change(arguments: &HarnessArguments, path: &Path, edits: &[HarnessEdit]) -> R
             return Err(Failure::new(Sysexit::NoInput, format!("`{shown}`: {}", error_chain(&error))));
         }
     };
-    let (after, others) = edited(arguments, path, &bytes, edits)?;
+    let (after, others) = edited(arguments.name, shim, path, &bytes, edits)?;
     if after != bytes {
         write(path, &after, version.as_ref())?;
         print_line(&format!("changed: {shown}"));
@@ -122,7 +143,7 @@ fn change(arguments: &HarnessArguments, path: &Path, edits: &[HarnessEdit]) -> R
         print_line(&format!("{shown}: as it should be"));
     }
     if !arguments.remove {
-        eprintln!("{}", advice(arguments));
+        eprintln!("{}", advice(arguments.name, shim));
     }
     match others.is_empty() {
         true => Ok(ExitCode::SUCCESS),
@@ -156,8 +177,8 @@ fn write(path: &Path, bytes: &[u8], version: Option<&cofferdam_import::FileVersi
 }
 
 /// What a person has to know about MCP servers in this harness.
-fn advice(arguments: &HarnessArguments) -> &'static str {
-    match (arguments.name, &arguments.shim.relay) {
+fn advice(name: HarnessNameArgument, shim: ShimProgram<'_>) -> &'static str {
+    match (name, shim.relay) {
         (HarnessNameArgument::Claude, _) => {
             "Claude Code asks for approval of servers in a project's .mcp.json; those in ~/.claude.json need none"
         }
@@ -165,7 +186,7 @@ fn advice(arguments: &HarnessArguments) -> &'static str {
             "Codex passes servers only the variables in `env_vars`; give the link with --relay LINK if it has another. It waits one second for servers: set mcp_optional_startup_grace_ms = 10000, or `required = true` in an entry, which ends the session if that server does not start"
         }
         (HarnessNameArgument::Codex, Some(_)) => {
-            "Codex waits one second for servers: set mcp_optional_startup_grace_ms = 10000, or `required = true` in an entry, which ends the session if that server does not start"
+            "Codex passes servers few variables, so the entries name the link; for a sandbox in which the socket has another path give it with --relay LINK. It waits one second for servers: set mcp_optional_startup_grace_ms = 10000, or `required = true` in an entry, which ends the session if that server does not start"
         }
         (HarnessNameArgument::Gemini, _) => {
             "Gemini CLI starts servers of a project only in a folder that it trusts"

@@ -52,5 +52,6 @@ mod supervise;
 mod unix_socket;
 pub(crate) mod while_held;
 
+pub(crate) use listen::own_socket_path;
 pub(crate) use serve::{ServeError, serve};
 pub(crate) use unix_socket::SocketError;

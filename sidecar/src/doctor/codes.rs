@@ -24,6 +24,7 @@ const NO_START: &str = "`cofferdam serve` does not start";
 const NO_LINK: &str = "sandboxes cannot connect";
 const NO_LOGIN: &str = "no session gets a Vault token, so no server that needs one starts";
 const NO_SANDBOX: &str = "`cofferdam run` cannot make a sandbox of this kind";
+const WRONG_TIME: &str = "lifetimes of tokens, leases and certificates are judged wrongly";
 const HARNESS: &str = "the harness cannot start this server, or reaches nothing";
 
 pub(super) const CODES: &[Code] = &[
@@ -77,11 +78,10 @@ pub(super) const CODES: &[Code] = &[
     ),
     code("vault-setup", Sysexit::NoPermission, "sessions of the grant get no credential from Vault"),
     code("vault-not-checked", Sysexit::Unavailable, "something may be missing there and was not looked at"),
-    code(
-        "clock-skew",
-        Sysexit::Unavailable,
-        "lifetimes of tokens, leases and certificates are judged wrongly",
-    ),
+    code("clock-skew", Sysexit::Unavailable, WRONG_TIME),
+    code("clock-ok", Sysexit::Unavailable, ""),
+    code("clock-not-synchronised", Sysexit::Unavailable, WRONG_TIME),
+    code("clock-not-compared", Sysexit::Unavailable, ""),
     code("server-ok", Sysexit::Unavailable, ""),
     code("server-not-started", Sysexit::Unavailable, NO_SERVER),
     code("server-no-credential", Sysexit::Unavailable, NO_CREDENTIAL),
@@ -122,6 +122,7 @@ pub(super) const CODES: &[Code] = &[
     code("relay-ok", Sysexit::Unavailable, ""),
     code("relay-socket-dead", Sysexit::Unavailable, NO_LINK),
     code("relay-unreachable", Sysexit::Unavailable, NO_LINK),
+    code("relay-not-tried", Sysexit::Unavailable, "whether these sandboxes can connect is not known"),
     code(
         "relay-not-isolated",
         Sysexit::Configuration,
@@ -137,6 +138,8 @@ pub(super) const CODES: &[Code] = &[
         Sysexit::NoPermission,
         "others could put a socket of their own there; shims refuse such a directory",
     ),
+    code("port-ok", Sysexit::Unavailable, ""),
+    code("port-not-served", Sysexit::Unavailable, "nobody reaches the sidecar there"),
     code("port-taken", Sysexit::Unavailable, NO_START),
     code("port-unavailable", Sysexit::Unavailable, NO_START),
     code("sandbox-ok", Sysexit::Unavailable, ""),
@@ -200,9 +203,11 @@ mod tests {
 
     /// `name` in quotes, as a literal of the sources that look for findings.
     const SOURCES: &[&str] = &[
+        include_str!("clock.rs"),
         include_str!("configuration.rs"),
         include_str!("harnesses.rs"),
         include_str!("mod.rs"),
+        include_str!("ports.rs"),
         include_str!("relay.rs"),
         include_str!("resources.rs"),
         include_str!("sandboxes.rs"),

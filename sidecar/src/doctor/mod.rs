@@ -2,10 +2,12 @@
 //!
 //! | module | what it looks at |
 //! |---|---|
+//! | [`clock`] | whether this host's clock is synchronised |
 //! | [`configuration`] | the configuration, and what it names on this host |
 //! | [`vault`] | Vault: login, policies, clock |
 //! | [`servers`] | each server, really started; rules that match none of its tools |
-//! | [`relay`] | the running sidecar, its sockets and ports |
+//! | [`ports`] | the ports of the sidecar, running or not |
+//! | [`relay`] | the running sidecar, its sockets, and the relay's directory |
 //! | [`sandboxes`] | the kinds of sandbox that work here |
 //! | [`harnesses`] | the settings of this user's harnesses |
 //! | [`resources`] | disk, descriptors, processes, memory |
@@ -16,10 +18,12 @@
 //! probe has a deadline, and one that fails does not keep the others from running; after an interruption no probe begins;
 //! no secret is printed.
 
+mod clock;
 mod codes;
 mod configuration;
 mod finding;
 mod harnesses;
+mod ports;
 mod relay;
 mod report;
 mod resources;
@@ -187,6 +191,7 @@ async fn run_probes(
     in_background("harnesses", &mut findings, stopped, probe).await;
     let probe = move |found: &mut Findings| resources::probe(config.as_deref(), found);
     in_background("resources", &mut findings, stopped, probe).await;
+    in_background("clock", &mut findings, stopped, clock::probe).await;
     (path, findings)
 }
 

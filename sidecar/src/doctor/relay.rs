@@ -1,24 +1,25 @@
-//! The running sidecar and its listeners: whether it answers, whether sandboxes can reach the relay, and whether the relay's
-//! directory is protected.
+//! The running sidecar and its sockets: whether it answers, whether sandboxes can reach the relay and their own sockets, and
+//! whether the relay's directory is protected.
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use cofferdam_base::clock;
 use cofferdam_base::text::{error_chain, shell_quoted};
 use nix::unistd::geteuid;
-use relay_proto::address::{Host, HostPort};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::finding::Findings;
+use super::ports;
 use crate::config::Config;
 use crate::daemon::admin::client::{self, AdminError};
 use crate::daemon::admin::{AdminRequest, AdminResponse};
-use crate::daemon::path_isolation;
+use crate::daemon::{own_socket_path, path_isolation};
+use crate::enrolment;
 
 /// A local socket answers at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -44,8 +45,14 @@ pub(super) async fn probe(config: &Config, file: &Path, findings: &mut Findings)
         }
         probe_relay_socket(&unix.path, file, sidecar, findings).await;
     }
-    if sidecar == Sidecar::NotRunning {
-        probe_ports(config, findings);
+    match sidecar {
+        Sidecar::Running => {
+            probe_own_sockets(config, findings).await;
+            ports::probe_served(config, findings).await;
+        }
+        Sidecar::NotRunning => ports::probe_free(config, findings),
+        // The ports that another user's sidecar serves may be those of another configuration.
+        Sidecar::Unknown => {}
     }
 }
 
@@ -99,10 +106,8 @@ async fn probe_admin_socket(config: &Config, file: &Path, findings: &mut Finding
 async fn probe_relay_socket(path: &Path, file: &Path, sidecar: Sidecar, findings: &mut Findings) {
     let about = format!("relay unix:{}", path.display());
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    let connected =
-        timeout(ANSWER_TIMEOUT, UnixStream::connect(path)).await.map_err(io::Error::from).flatten();
-    match (connected, sidecar) {
-        (Ok(_), _) => findings.good("relay-ok", about, "the socket accepts connections"),
+    match (connect(path).await, sidecar) {
+        (Ok(()), _) => findings.good("relay-ok", about, "the socket accepts connections"),
         (Err(error), Sidecar::NotRunning)
             if is_socket && error.kind() == io::ErrorKind::ConnectionRefused =>
         {
@@ -127,6 +132,42 @@ async fn probe_relay_socket(path: &Path, file: &Path, sidecar: Sidecar, findings
     }
 }
 
+/// Connects to the sockets of single sandboxes, which a running sidecar keeps open for as long as their enrolments last.
+async fn probe_own_sockets(config: &Config, findings: &mut Findings) {
+    let enrolled = match enrolment::read_socket_directories(&config.state_dir, clock::now()) {
+        Ok(enrolled) => enrolled,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+        Err(error) => {
+            let about = format!("enrolments in {}", config.state_dir.display());
+            let what = format!("whether their sockets accept connections was not tried: {error}");
+            findings.warning("relay-not-tried", about, what, "run this as the sidecar's user");
+            return;
+        }
+    };
+    let mut open = 0_usize;
+    for (enrolment, directory) in enrolled {
+        let path = own_socket_path(&config.relay, &directory);
+        let Err(error) = connect(&path).await else {
+            open += 1;
+            continue;
+        };
+        let name = enrolment.name.as_deref().unwrap_or(&enrolment.id);
+        let next = format!(
+            "restart the sidecar: it makes the sockets of its enrolments again; or `cofferdam kill {}` if that sandbox is gone",
+            enrolment.id
+        );
+        let about = format!("socket of sandbox {name}, unix:{}", path.display());
+        findings.error("relay-unreachable", about, format!("cannot connect: {error}"), next);
+    }
+    if open > 0 {
+        findings.good("relay-ok", "sockets of single sandboxes", format!("{open} accept connections"));
+    }
+}
+
+async fn connect(path: &Path) -> io::Result<()> {
+    timeout(ANSWER_TIMEOUT, UnixStream::connect(path)).await.map_err(io::Error::from).flatten().map(drop)
+}
+
 /// Checks that only this user and root can put a socket into the directory, as shims do.
 fn probe_directory(directory: &Path, findings: &mut Findings) {
     let Ok(metadata) = fs::metadata(directory) else { return };
@@ -142,39 +183,4 @@ fn probe_directory(directory: &Path, findings: &mut Findings) {
         let what = format!("other users can write to it (mode {:o})", mode & 0o7777);
         findings.error("relay-directory-writable", about, what, format!("chmod 755 {path}"));
     }
-}
-
-/// Tries to listen where the sidecar will.
-fn probe_ports(config: &Config, findings: &mut Findings) {
-    let ports = [
-        ("relay.tls", config.relay.tls.as_ref().map(|tls| &tls.listen)),
-        ("admin.http", config.admin.http.as_ref()),
-        ("admin.tls", config.admin.tls.as_ref().map(|tls| &tls.listen)),
-    ];
-    for (key, address) in ports {
-        let Some(address) = address else { continue };
-        let about = format!("{key} {address}");
-        match listen(address) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let next = format!(
-                    "stop the program that listens there (`ss -ltnp 'sport = :{}'` names it), or give `{key}` another port",
-                    address.port
-                );
-                findings.error("port-taken", about, "another program listens on this port", next);
-            }
-            Err(error) => {
-                let next = format!("give `{key}` an address of this host, and a port that this user may use");
-                findings.error("port-unavailable", about, format!("cannot listen there: {error}"), next);
-            }
-        }
-    }
-}
-
-fn listen(address: &HostPort) -> io::Result<()> {
-    match &address.host {
-        Host::Ip(ip) => TcpListener::bind((*ip, address.port)),
-        Host::Name(name) => TcpListener::bind((name.as_str(), address.port)),
-    }
-    .map(drop)
 }

@@ -66,6 +66,13 @@ pub(super) fn read_all(directory: &Path) -> Result<Vec<Record>, StoreError> {
     Ok(records)
 }
 
+/// Reads the records that can be read, without any change: a sidecar that runs may be writing there.
+pub(super) fn read_unchanged(directory: &Path) -> io::Result<Vec<Record>> {
+    let paths = fs::read_dir(directory)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let complete = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    Ok(complete.filter_map(|path| read(&path).ok()).collect())
+}
+
 /// Writes a temporary file, syncs it, renames it and syncs the directory: when this returns, the record is durable.
 pub(super) fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
     let path = directory.join(file_name(&record.id));

@@ -23,6 +23,7 @@ mod record;
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -115,10 +116,29 @@ const MAX_NAME_CHARACTERS: usize = 64;
 /// Alerts in the audit about one enrolment, within a minute.
 pub(crate) const ALERTS_PER_MINUTE: u32 = 6;
 
+/// Below the state directory.
+const DIRECTORY: &str = "enrolments";
+
+/// The sandboxes with a socket of their own, each with the socket's directory, as a sidecar has stored them that may be running.
+pub(crate) fn read_socket_directories(
+    state_dir: &Path,
+    now: SystemTime,
+) -> io::Result<Vec<(Enrolment, PathBuf)>> {
+    let records = disk::read_unchanged(&state_dir.join(DIRECTORY))?;
+    let valid = records.into_iter().filter(|record| record.end_at(now.into()).is_none());
+    let with_socket = valid.filter_map(|record| match &record.identity {
+        SandboxIdentity::Socket { directory, .. } => {
+            Some((Enrolment::of(&record, record.id.as_str().into()), directory.clone()))
+        }
+        _ => None,
+    });
+    Ok(with_socket.collect())
+}
+
 impl Enrolments {
     /// Reads the enrolments in the state directory. Writes.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, StoreError> {
-        let directory = state_dir.join("enrolments");
+        let directory = state_dir.join(DIRECTORY);
         disk::create_private_directory(&directory)?;
         let mut table = Table::default();
         for record in disk::read_all(&directory)? {
@@ -358,15 +378,16 @@ impl Table {
     }
 }
 
+impl Enrolment {
+    fn of(record: &Record, id: Arc<str>) -> Self {
+        let Record { name, grant, expires, .. } = record;
+        Self { id, name: name.clone(), grant: grant.clone(), expires: expires.to_system() }
+    }
+}
+
 impl Entry {
     fn to_enrolment(&self, id: &Arc<str>) -> Enrolment {
-        let Record { name, grant, expires, .. } = &self.record;
-        Enrolment {
-            id: Arc::clone(id),
-            name: name.clone(),
-            grant: grant.clone(),
-            expires: expires.to_system(),
-        }
+        Enrolment::of(&self.record, Arc::clone(id))
     }
 
     /// The enrolment, or why it has ended.

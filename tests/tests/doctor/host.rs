@@ -20,7 +20,7 @@ fn examine_through(world: &World, outer: &[&str]) -> Examined {
     examine_with(world, through)
 }
 
-fn copy_environment(from: &Command, to: &mut Command) {
+pub(crate) fn copy_environment(from: &Command, to: &mut Command) {
     to.current_dir(from.get_current_dir().expect("doctor has a working directory"));
     for (name, value) in from.get_envs() {
         value.map(|value| to.env(name, value));

@@ -1,13 +1,17 @@
 //! The running sidecar, its sockets and ports, and the directory of the relay.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
 
+use cofferdam_tests::certificates::Authority;
+use cofferdam_tests::deadline::wait_until;
 use cofferdam_tests::other_user::{USER, copy_programs, open_to_all};
+use cofferdam_tests::port::free_address;
 use cofferdam_tests::process::{command, output_of};
+use cofferdam_tests::sandbox_files::enroll;
 use cofferdam_tests::tools::cannot_run;
 
 use super::examined::{Examined, examine, prepared, protect, set_mode, sound};
@@ -60,6 +64,100 @@ fn a_port_that_another_program_has_is_found() {
             .with_code("port-taken")
             .is_empty()
     );
+}
+
+#[track_caller]
+fn wait_for_port(address: SocketAddr) {
+    wait_until("the port is open", || TcpStream::connect(address).is_ok());
+}
+
+#[test]
+fn ports_that_a_running_sidecar_does_not_serve_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (certificate, key) = authority.server("127.0.0.1").write(directory.path(), "server");
+    set_mode(&key, 0o600);
+    let ports = ["relay.tls", "admin.http", "admin.tls"].map(|key| (key, free_address()));
+    let [(_, relay), (_, http), (_, tls)] = ports;
+    let mut world = sound().start();
+    world.rewrite(|builder| {
+        let builder = builder.relay(&format!("tls = \"{relay}\"")).admin(&format!("http = \"{http}\""));
+        builder.admin(&format!("tls = \"{tls}\"\ncert-file = {certificate:?}\nkey-file = {key:?}"))
+    });
+    protect(&world);
+    // These keys take effect at a restart.
+    let examined = examine(&world);
+    for (key, address) in ports {
+        let about = format!("{key} {address}");
+        let next = format!("restart the sidecar: `{key}` takes effect at restart");
+        examined.assert_error("port-not-served", &about, "nothing accepts connections", &next);
+    }
+    assert_eq!(examined.code, 69);
+    world.stop_sidecar();
+    world.start_sidecar();
+    ports.iter().for_each(|(_, address)| wait_for_port(*address));
+    let examined = examine(&world);
+    examined.assert_no_error();
+    for (key, address) in ports {
+        examined.assert_good("port-ok", &format!("{key} {address}"), "accepts connections");
+    }
+}
+
+#[test]
+fn the_port_of_a_listener_on_all_addresses_is_reached() {
+    let port = free_address().port();
+    let lines = format!("tls = \"0.0.0.0:{port}\"\nadvertise = \"tls://127.0.0.1:{port}\"");
+    let world = sound().relay(&lines).start();
+    protect(&world);
+    wait_for_port(([127, 0, 0, 1], port).into());
+    let examined = examine(&world);
+    examined.assert_good("port-ok", &format!("relay.tls 0.0.0.0:{port}"), "accepts connections");
+}
+
+#[test]
+fn removed_sockets_of_single_sandboxes_are_found() {
+    let machines = tempfile::tempdir().unwrap();
+    let mut world = sound().relay(&format!("vsock-dir = {:?}", machines.path())).start();
+    protect(&world);
+    let own = world.layout().root().join("own");
+    let machine = machines.path().join("vm1");
+    for (name, directory) in [("box1", &own), ("vm1", &machine)] {
+        enroll(&world, &["--name", name, "--socket", directory.to_str().unwrap()]);
+    }
+    let examined = examine(&world);
+    examined.assert_no_error();
+    examined.assert_good("relay-ok", "sockets of single sandboxes", "2 accept connections");
+    let sockets = [("box1", own.join("relay.sock")), ("vm1", machine.join("vsock_7443"))];
+    for (_, socket) in &sockets {
+        fs::remove_file(socket).unwrap();
+    }
+    let examined = examine(&world);
+    for (name, socket) in &sockets {
+        let about = format!("socket of sandbox {name}, unix:{}", socket.display());
+        examined.assert_error("relay-unreachable", &about, "cannot connect", "restart the sidecar");
+    }
+    assert_eq!(examined.code, 69);
+    // The next step helps, and the socket of an enrolment that has ended is not missed.
+    world.cofferdam_text(&["kill", "box1"]);
+    world.stop_sidecar();
+    world.start_sidecar();
+    let examined = examine(&world);
+    examined.assert_no_error();
+    examined.assert_good("relay-ok", "sockets of single sandboxes", "1 accept connections");
+    // Without a sidecar that runs, they are not expected.
+    world.stop_sidecar();
+    examine(&world).assert_no_error();
+}
+
+#[test]
+fn enrolments_that_cannot_be_read_are_said() {
+    let world = sound().start();
+    protect(&world);
+    let enrolments = world.layout().state.join("enrolments");
+    fs::rename(&enrolments, world.layout().state.join("elsewhere")).unwrap();
+    fs::write(&enrolments, "").unwrap();
+    let (what, next) = ("was not tried", "as the sidecar's user");
+    examine(&world).assert_warning("relay-not-tried", "enrolments in", what, next);
 }
 
 #[test]

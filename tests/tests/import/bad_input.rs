@@ -29,6 +29,25 @@ fn a_syntax_error_is_named_with_line_and_column_and_nothing_is_quoted() {
 }
 
 #[test]
+fn a_server_of_e2bs_catalogue_that_is_not_known_is_skipped_and_its_secret_stays_where_it_is() {
+    let settings = format!(
+        "{{\"mcp\": {{\"exa\": {{\"apiKey\": \"exa-{TOKEN}\"}}, \"slack\": {{\"botToken\": \"{TOKEN}\"}}}}}}"
+    );
+    let person = Person::with("e2b.json", &settings);
+    person
+        .cofferdam(&["import", "e2b.json", "--yes"])
+        .assert_code(0)
+        .assert_prints(
+            "slack: NOT IMPORTED: it is a name in E2B's catalogue whose program is not known here: enter its command",
+        )
+        .assert_prints("its secrets stay where they are");
+    assert_eq!(person.read("e2b.json"), settings);
+    let stored = person.files_with_secrets().into_iter().filter(|path| path.starts_with(person.secrets()));
+    assert_eq!(stored.collect::<Vec<_>>(), [person.secrets().join("exa.json")]);
+    assert!(!std::fs::read_to_string(person.configuration()).unwrap().contains("slack"));
+}
+
+#[test]
 fn a_symbolic_link_and_a_missing_file_are_refused() {
     let person = Person::with("real.json", &one_server());
     symlink("real.json", person.project().join(".mcp.json")).unwrap();

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use cofferdam_tests::process::{command, output_of};
 
-use super::secrecy::strace;
+use super::secrecy::traced_import;
 use super::support::{CANARY, Person, Run, one_server};
 
 /// Every system call with which an import changes a file or directory.
@@ -16,7 +16,7 @@ const MOST_CALLS: usize = 100;
 fn is_killed_at(person: &Person, call: &str, number: usize) -> Option<bool> {
     let inject = format!("inject={call}:signal=SIGKILL:when={number}");
     let trace = person.home().join("trace");
-    let import = strace(person, &["-e", &format!("trace={call}"), "-e", &inject], &trace)?;
+    let import = traced_import(person, &["-e", &format!("trace={call}"), "-e", &inject], &trace)?;
     let run = Run::of(&output_of(import, "an import that is killed"));
     std::fs::remove_file(&trace).expect("strace has written it");
     assert!(!run.printed.contains(CANARY) && !run.stderr.contains(CANARY), "{}{}", run.printed, run.stderr);
@@ -75,7 +75,8 @@ fn an_import_that_cannot_write_says_so_and_loses_nothing() {
         let person = Person::with(".mcp.json", &original);
         let inject = format!("inject={call}:error=ENOSPC:when={number}");
         let trace = person.home().join("trace");
-        let Some(import) = strace(&person, &["-e", &format!("trace={call}"), "-e", &inject], &trace) else {
+        let Some(import) = traced_import(&person, &["-e", &format!("trace={call}"), "-e", &inject], &trace)
+        else {
             return;
         };
         let run = Run::of(&output_of(import, "an import on a full disk")).assert_code(73);
@@ -92,7 +93,7 @@ fn a_lock_that_cannot_be_taken_is_told_from_one_that_another_import_holds() {
     let person = Person::with(".mcp.json", &one_server());
     let trace = person.home().join("trace");
     let options = ["-e", "trace=flock", "-e", "inject=flock:error=ENOLCK"];
-    let Some(import) = strace(&person, &options, &trace) else { return };
+    let Some(import) = traced_import(&person, &options, &trace) else { return };
     let run = Run::of(&output_of(import, "an import without locks")).assert_code(73);
     run.assert_fails_with("import/lock`").assert_fails_with("No locks available");
     let held = std::fs::File::open(person.secrets().join("import/lock")).unwrap();
@@ -105,7 +106,7 @@ fn a_lock_that_cannot_be_taken_is_told_from_one_that_another_import_holds() {
 fn kill_at(person: &Person, arguments: &[&str], call: &str, number: usize) -> Option<bool> {
     let inject = format!("inject={call}:signal=SIGKILL:when={number}");
     let trace = person.home().join("trace");
-    let mut traced = strace(person, &["-e", &format!("trace={call}"), "-e", &inject], &trace)?;
+    let mut traced = traced_import(person, &["-e", &format!("trace={call}"), "-e", &inject], &trace)?;
     traced = with_arguments(person, &traced, arguments);
     let run = Run::of(&output_of(traced, "a command that is killed"));
     std::fs::remove_file(&trace).expect("strace has written it");

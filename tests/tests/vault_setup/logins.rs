@@ -12,7 +12,7 @@ use super::support::{CANARY, file, set_up, state_of, world_with_login, write_val
 
 /// Starts the sidecar and makes a tool call whose secret is from Vault.
 #[track_caller]
-fn assert_session_works(world: &mut World, bao: &OpenBao) {
+pub(crate) fn assert_session_works(world: &mut World, bao: &OpenBao) {
     if !bao.is_mounted("team") {
         bao.mount_kv("team", KvEngine::V2);
     }

@@ -8,3 +8,4 @@ mod printed;
 mod prompts;
 mod sessions;
 mod support;
+mod terraform;

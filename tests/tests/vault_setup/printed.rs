@@ -4,9 +4,12 @@ use cofferdam_tests::openbao::OpenBao;
 use cofferdam_tests::process::{command, output_of};
 use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
+use cofferdam_tests::vault::write_file;
+use cofferdam_tests::vault_logins::{service_account, signed_web_token};
 use cofferdam_tests::world::World;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::logins::assert_session_works;
 use super::support::{set_up, state_of, world, world_with_login};
 
 /// Runs a script with `bao` on the path, and the root token.
@@ -42,6 +45,45 @@ fn the_printed_commands_set_up_an_empty_vault() {
         assert_eq!(without_times(state_of(&bao)), by_commands);
         // The script can be run again.
         run_script(&bao, &script);
+    }
+}
+
+/// The login method is not there before either. That it has to know who issues tokens is left to the operator.
+#[test]
+fn the_printed_commands_set_up_logins_with_web_tokens_and_service_accounts() {
+    let web_token: fn(&OpenBao) -> String = |bao| {
+        let claims = json!({"iss": "https://ci.internal", "sub": "sidecar-1", "aud": ["vault"], "iat": 1_700_000_000_u64, "nbf": 1_700_000_000_u64, "exp": 4_000_000_000_u64});
+        signed_web_token(bao, &claims)
+    };
+    let account: fn(&OpenBao) -> String = |bao| service_account(bao, &["default"]);
+    // With what Vault does not return of the method's configuration.
+    let logins =
+        [("jwt", web_token, json!({})), ("kubernetes", account, json!({"token_reviewer_jwt": "reviewer"}))];
+    for (method, token, unread) in logins {
+        let Some(bao) = OpenBao::dev() else { return };
+        let token_file = write_file(&bao, "token", &token(&bao));
+        let auth = format!(
+            "auth = {{ method = \"{method}\", role = \"sidecar\", jwt-file = {token_file:?} }}\ntoken-role = \"sessions\""
+        );
+        // What the operator has to configure again is kept.
+        let mut issuer = bao.api("GET", &format!("auth/{method}/config"), Value::Null)["data"].clone();
+        bao.api("DELETE", &format!("sys/auth/{method}"), Value::Null);
+        let mut world = world_with_login(&bao.address(), &auth).prepare();
+        let script = world.cofferdam_text(&["vault", "setup", "--print", "bao"]);
+        run_script(&bao, &script);
+        for (key, value) in unread.as_object().expect("it is an object") {
+            issuer[key] = value.clone();
+        }
+        bao.api("POST", &format!("auth/{method}/config"), issuer);
+        world.cofferdam_text(&["check", "--online"]);
+        let by_commands = without_times(state_of(&bao));
+        assert!(by_commands.contains_key(&format!("auth/{method}/role/sidecar")), "{by_commands:?}");
+        // The command finds everything as it would make it.
+        set_up(&world, &bao.root_token, &["--yes"]).assert_code(0).assert_prints("\nnothing to do\n");
+        assert_eq!(without_times(state_of(&bao)), by_commands);
+        // The script can be run again, and what it made is enough for a session.
+        run_script(&bao, &script);
+        assert_session_works(&mut world, &bao);
     }
 }
 

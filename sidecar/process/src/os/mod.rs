@@ -4,6 +4,7 @@
 
 #![expect(unsafe_code, reason = "the only module with unsafe code; each block says why it is sound")]
 
+mod kernel_clock;
 mod namespaces;
 
 use std::io;
@@ -18,6 +19,7 @@ use nix::libc::winsize;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::Pid;
 
+pub use kernel_clock::{KernelClock, kernel_clock};
 pub(crate) use namespaces::{Below, SingleThreaded, add_mount_attributes, install_filter};
 
 /// The highest signal number, real-time signals included.

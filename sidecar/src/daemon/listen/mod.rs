@@ -20,6 +20,7 @@ use super::admission::ConnectionSource;
 use super::handshake::{self, Arrival};
 use super::handshake_slots::HandshakeSlots;
 use super::state::Daemon;
+pub(crate) use own::own_socket_path;
 pub(super) use tls_port::{RelayTlsError, RelayTlsPort};
 use unix_stream::QuietStream;
 

@@ -10,6 +10,7 @@ use cofferdam_base::clock;
 use relay_proto::address::Address;
 
 use super::{SocketKind, accept};
+use crate::config::Relay;
 use crate::daemon::state::Daemon;
 use crate::daemon::unix_socket::{Mode, Socket, SocketError};
 
@@ -35,7 +36,7 @@ impl Daemon {
         enrolment: &Arc<str>,
         directory: &Path,
     ) -> Result<(), SocketError> {
-        let path = self.own_socket_path(directory);
+        let path = own_socket_path(&self.config_at_start.relay, directory);
         let socket = Socket::bind(&path, Mode::of(&self.context.config.load().relay))?;
         let stop = self.stop.child_token();
         let kind = SocketKind::Own(Arc::clone(enrolment));
@@ -44,27 +45,28 @@ impl Daemon {
         Ok(())
     }
 
-    /// The path of the socket in this directory. A microVM's monitor connects port N of its guest to the path of the
-    /// VM's vsock (`DIR/vsock`) with `_N` appended.
-    fn own_socket_path(&self, directory: &Path) -> PathBuf {
-        match self.is_vsock_directory(directory) {
-            true => directory.join(format!("vsock_{VSOCK_PORT}")),
-            false => directory.join("relay.sock"),
-        }
-    }
-
     /// The address that the sandbox's shim connects to, if the directory has the same path in the sandbox.
     pub(in crate::daemon) fn own_address(&self, directory: &Path) -> Address {
-        match self.is_vsock_directory(directory) {
+        let relay = &self.config_at_start.relay;
+        match is_vsock_directory(relay, directory) {
             true => Address::Vsock { cid: VSOCK_HOST, port: VSOCK_PORT },
-            false => Address::Unix(self.own_socket_path(directory)),
+            false => Address::Unix(own_socket_path(relay, directory)),
         }
     }
+}
 
-    /// Uses the configuration from the start, so that the name of a socket does not change while the sidecar runs.
-    fn is_vsock_directory(&self, directory: &Path) -> bool {
-        let Some(vsock_dir) = &self.config_at_start.relay.vsock_dir else { return false };
-        let vsock_dir = vsock_dir.canonicalize().unwrap_or_else(|_| vsock_dir.clone());
-        directory.starts_with(vsock_dir)
+/// The path of the socket in this directory. A microVM's monitor connects port N of its guest to the path of the VM's vsock
+/// (`DIR/vsock`) with `_N` appended. The sidecar takes the configuration from its start, so that the name of a socket does not
+/// change while it runs.
+pub(crate) fn own_socket_path(relay: &Relay, directory: &Path) -> PathBuf {
+    match is_vsock_directory(relay, directory) {
+        true => directory.join(format!("vsock_{VSOCK_PORT}")),
+        false => directory.join("relay.sock"),
     }
+}
+
+fn is_vsock_directory(relay: &Relay, directory: &Path) -> bool {
+    let Some(vsock_dir) = &relay.vsock_dir else { return false };
+    let vsock_dir = vsock_dir.canonicalize().unwrap_or_else(|_| vsock_dir.clone());
+    directory.starts_with(vsock_dir)
 }
