@@ -128,7 +128,7 @@ limits! {
     /// Size at which an audit file is rotated: small enough to copy, search and delete.
     audit_file_bytes: u64 = RawSize "64MiB" in "4KiB"..="1GiB";
     /// Audit bytes of one enrolment, or of one user of the shared socket, in all their sessions. They come back evenly within `audit-refill-time`. A link is opened only if the records of its start and its end fit. One sandbox cannot fill the disk.
-    audit_session_bytes: u64 = RawSize "256MiB" in "4KiB"..="64GiB";
+    audit_session_bytes: u64 = RawSize "256MiB" in "16KiB"..="64GiB";
     /// Time in which used-up `audit-session-bytes` are available again.
     audit_refill_time: Duration = RawDuration "1d" in "1s"..="365d";
     /// Bytes of all audit files. A sandbox is refused when it has used as much as is left here or on the disk, so that there is room for the others. `cofferdam audit prune` makes room.
