@@ -172,10 +172,14 @@ fn changed(parts: &[Part], random: &mut Random) -> Vec<Part> {
     let mut parts = parts.to_vec();
     for _ in 0..=random.below(2) {
         let at = random.below(parts.len());
-        match (random.below(4), &mut parts[at]) {
-            (0, _) if parts.len() > 1 => drop(parts.remove(at)),
-            (1, _) if parts.len() < MOST_PARTS => parts.insert(at, part(random)),
-            (2, Part::Letters { count, .. }) => *count = (*count + random.below(9)).saturating_sub(4).max(1),
+        match random.below(4) {
+            0 if parts.len() > 1 => drop(parts.remove(at)),
+            1 if parts.len() < MOST_PARTS => parts.insert(at, part(random)),
+            2 => {
+                if let Part::Letters { count, .. } = &mut parts[at] {
+                    *count = (*count + random.below(9)).saturating_sub(4).max(1);
+                }
+            }
             _ => parts[at] = part(random),
         }
     }
