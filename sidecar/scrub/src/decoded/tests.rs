@@ -60,10 +60,10 @@ fn check(text: &[u8], least: LeastAscii) -> Result<(), TestCaseError> {
     let runs = Runs::new(&Classes::new(text), RunLength::Long);
     let base32 = runs.base32(text);
     let digits = Symbols::new(Coding::Hexadecimal, text, &runs.digits, 0);
-    let all: [(Coding, &[u8], &[Range<usize>]); 3] = [
-        (Coding::Base32, text, &base32),
-        (Coding::Base64, text, &runs.letters),
-        (Coding::Hexadecimal, &digits.numbers, &digits.runs),
+    let all = [
+        (Coding::Base32, text, &base32[..]),
+        (Coding::Base64, text, &runs.letters[..]),
+        (Coding::Hexadecimal, &digits.numbers[..], &digits.runs[..]),
     ];
     for (coding, letters, runs) in all {
         let mut texts = DecodedTexts::default();
@@ -86,7 +86,8 @@ fn check(text: &[u8], least: LeastAscii) -> Result<(), TestCaseError> {
                 let letters = first / coding.bits()..(first + 7) / coding.bits() + 1;
                 let is_in = |run: &Range<usize>| run.start <= letters.start && letters.end <= run.end;
                 prop_assert!(runs.iter().any(is_in), "{:?} is in no run", letters);
-                prop_assert!(!decoded[first], "bit {} is decoded again", first);
+                // Digits may be in a part with capital and in one with small letters.
+                prop_assert!(coding == Coding::Base32 || !decoded[first], "bit {} is decoded again", first);
                 decoded[first] = true;
             }
         }

@@ -127,6 +127,8 @@ pub(super) fn texts() -> Vec<(&'static str, String)> {
         ("mixed escapes, in many strings", in_strings(&MIXED.repeat(40))),
         ("base64 of base64", repeated("VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV")),
         ("digits in three encodings at once", repeated(&format!("{}.", "4".repeat(48)))),
+        ("the same in short runs", repeated(&format!("{}.", "4".repeat(24)))),
+        ("base64 of NUL bytes after percent signs", repeated("%2AAAAAAAAAAAAAAAAAAb_")),
         ("base64 of words, percent-encoded blanks", repeated("VGhlIHF1aWNrIGJyb3du%20")),
         ("base32", random.letters(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", SIZE)),
         ("lower-case letters", random.letters(b"abcdefghijklmnopqrstuvwxyz", SIZE)),
