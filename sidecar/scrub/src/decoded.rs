@@ -155,6 +155,7 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
         let mut covered = [run.start * BITS; 8];
         let mut start = run.start;
         while start + self.trigger as usize <= run.end {
+            // The letters of a block that are behind the run count for nothing.
             let left = run.end - start;
             let mut filled = [0; WIDE];
             let block = bytes_at(self.letters, start, &mut filled);
@@ -255,7 +256,8 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
         at * BITS + 8 * byte - in_group(at) * BITS
     }
 
-    /// Adds the text around a bit, if it is long enough. Returns the bit from which on the next text may begin.
+    /// Adds the text around a bit, if it is long enough. Returns the bit from which on the next text may begin. Not inlined,
+    /// because most blocks have no text: the search for it becomes slower with this in its loop.
     #[inline(never)]
     fn add_around<S: Simd>(&mut self, simd: S, run: Range<usize>, bit: usize, covered: usize) -> usize {
         simd.vectorize(

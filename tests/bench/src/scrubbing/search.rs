@@ -203,8 +203,9 @@ mod tests {
         let random = &mut Random(1);
         let letters = ALPHABETS.map(|alphabet| Part::Letters { alphabet, count: 9 });
         for part in letters.into_iter().chain(FIXED.map(Part::Fixed)) {
-            let text = message(&text(&[part.clone()], 100, random));
-            assert!(serde_json::from_slice::<serde_json::Value>(&text).is_ok(), "{part:?}");
+            let parts = [part];
+            let text = message(&text(&parts, 100, random));
+            assert!(serde_json::from_slice::<serde_json::Value>(&text).is_ok(), "{parts:?}");
         }
     }
 
