@@ -79,7 +79,8 @@ const LARGE: usize = 9_500_000;
 /// and large, are answered while the flood lasts, and only one of the responses takes the memory that scrubbing needs.
 ///
 /// This test alone does not show that no link scrubs a large response by itself: if they did, a busy machine could still
-/// serve the neighbour in between. The next test shows that.
+/// serve the neighbour in between. The next test shows that for one link; for a neighbour of several, the unit test
+/// `a_neighbour_is_answered_while_large_responses_of_other_sandboxes_wait_for_a_worker` does.
 #[test]
 fn links_that_flood_with_encoded_text_do_not_delay_another_sandbox() {
     const FLOODS: usize = 4;

@@ -58,6 +58,29 @@ impl Classes {
     }
 }
 
+/// The bytes from `start` on. If the text ends before that many, they are filled up with zeros.
+#[inline(always)]
+pub(super) fn bytes_at<'a, const COUNT: usize>(
+    text: &'a [u8],
+    start: usize,
+    filled: &'a mut [u8; COUNT],
+) -> &'a [u8; COUNT] {
+    let rest = &text[start..];
+    match rest.first_chunk() {
+        Some(bytes) => bytes,
+        None => {
+            filled[..rest.len()].copy_from_slice(rest);
+            filled
+        }
+    }
+}
+
+/// The lowest bits of a number, at most as many as it has.
+#[inline(always)]
+pub(super) fn first_bits(count: usize) -> u64 {
+    if count >= BLOCK { u64::MAX } else { !(u64::MAX << count) }
+}
+
 /// Writes the numbers of the three classes one behind the other.
 #[inline(always)]
 fn classify<S: Simd>(simd: S, text: &[u8], numbers: &mut [u64]) {
@@ -116,16 +139,9 @@ fn base32_blocks<S: Simd>(
 ) {
     for run in runs {
         for start in run.clone().step_by(BLOCK) {
-            let letters = &text[start..run.end.min(start + BLOCK)];
-            let block = match letters.first_chunk::<BLOCK>() {
-                Some(block) => *block,
-                None => {
-                    let mut block = [b'!'; BLOCK];
-                    block[..letters.len()].copy_from_slice(letters);
-                    block
-                }
-            };
-            visit(run, start, base32_letters(simd, &block));
+            let mut filled = [0; BLOCK];
+            let letters = base32_letters(simd, bytes_at(text, start, &mut filled));
+            visit(run, start, letters.map(|bits| bits & first_bits(run.end - start)));
         }
     }
 }

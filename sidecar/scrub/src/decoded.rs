@@ -5,15 +5,21 @@
 //! at once; which of these follow each other depends on the letter that the first one begins in. Bytes of an image are
 //! excluded by one bit of each letter.
 
+mod blocks;
+
 use std::ops::Range;
 
 use fearless_simd::prelude::*;
-use fearless_simd::{Level, Simd, dispatch, u8x64};
+use fearless_simd::{Level, Simd, dispatch};
 
 use super::budget::OverBudget;
-use super::classes::BLOCK;
+use super::classes::{BLOCK, bytes_at, first_bits};
 use super::origins::narrow;
 use super::symbols::{BASE32, BASE64, Coding};
+use blocks::{
+    Tested, WIDE, block_of_groups, bytes_in_group, bytes_of_text, every_group, letters_in_group, low_bytes,
+    tested,
+};
 
 /// The texts found at one level, one behind the other, with [`SEPARATOR`] between them.
 #[derive(Default)]
@@ -100,9 +106,6 @@ struct RunDecoder<'a, const BITS: usize> {
     trigger: u32,
 }
 
-/// The letters that are tested at once, and those after them that their bytes reach into.
-const WIDE: usize = BLOCK + 2;
-
 impl<const BITS: usize> RunDecoder<'_, BITS> {
     const CODING: Coding = match BITS {
         4 => Coding::Hexadecimal,
@@ -110,13 +113,9 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
         _ => Coding::Base64,
     };
 
-    /// How many letters stand for whole bytes together. Their number is how many ways there are to align bytes to
-    /// letters.
-    const GROUP: usize = match BITS {
-        4 => 2,
-        5 => 8,
-        _ => 4,
-    };
+    const GROUP: usize = letters_in_group(BITS);
+    const BYTES: usize = bytes_in_group(BITS);
+    const EVERY_GROUP: u64 = every_group(BITS);
 
     /// The letters of a group in which its bytes begin.
     const BEGINNINGS: &'static [usize] = match BITS {
@@ -130,13 +129,6 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
     const STRIDE: usize = match BITS {
         4 => 40,
         _ => 48,
-    };
-
-    /// The first letters of all groups of a block.
-    const EVERY_GROUP: u64 = match BITS {
-        4 => 0x5555_5555_5555_5555,
-        5 => 0x0101_0101_0101_0101,
-        _ => 0x1111_1111_1111_1111,
     };
 
     /// The positions in a row that [`SHORTEST`] bytes of ASCII take at least, with letters in which no byte begins.
@@ -161,55 +153,58 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
     fn decode<S: Simd>(&mut self, simd: S, run: Range<usize>) -> Result<(), OverBudget> {
         // Where the last text of each alignment ends, as a bit of the letters.
         let mut covered = [run.start * BITS; 8];
-        let all = self.letters;
         let mut start = run.start;
         while start + self.trigger as usize <= run.end {
-            let letters = &all[start..run.end];
+            // The letters of a block that are behind the run count for nothing.
+            let left = run.end - start;
             let mut filled = [0; WIDE];
-            let block = match letters.first_chunk::<WIDE>() {
-                Some(block) => block,
-                None => {
-                    filled[..letters.len()].copy_from_slice(letters);
-                    &filled
-                }
-            };
+            let block = bytes_at(self.letters, start, &mut filled);
             // The letters of random bytes are excluded by one bit of each.
             let low = low_bytes::<S, BITS>(simd, block);
-            let is_low = |alignment: usize| {
-                in_a_row(Self::positions(&low, alignment, letters.len()), self.trigger) != 0
-            };
-            if BITS == 6 && !(0..Self::GROUP).any(is_low) {
-                start += Self::STRIDE;
-                continue;
-            }
-            let Tested { ascii, zeros } = tested::<S, BITS>(simd, block);
-            let only_zeros = in_a_row(zeros, self.trigger.saturating_sub(2).max(8));
-            let groups = self.whole_groups(&ascii);
-            for alignment in (0..Self::GROUP).filter(|alignment| groups & Self::EVERY_GROUP << alignment != 0)
-            {
-                let mut positions = Self::positions(&ascii, alignment, letters.len());
-                positions = in_a_row(positions, self.trigger) & !only_zeros;
-                if letters.len() > BLOCK {
-                    positions &= !(u64::MAX << Self::STRIDE);
-                }
-                while positions != 0 {
-                    let at = start + positions.trailing_zeros() as usize;
-                    let covered = &mut covered[alignment];
-                    let bit = Self::first_bit(at - run.start, alignment) + run.start * BITS;
-                    if bit >= *covered {
-                        *covered = self.add_around(run.clone(), bit, *covered);
-                        if self.texts.bytes.len() > self.limit {
-                            return Err(OverBudget);
-                        }
+            if self.may_be_text(&low, left) {
+                let Tested { ascii, zeros } = tested::<S, BITS>(simd, block);
+                let only_zeros = in_a_row(zeros, self.trigger.saturating_sub(2).max(8));
+                for alignment in self.alignments(&ascii, left) {
+                    let mut positions = Self::positions(&ascii, alignment, left);
+                    positions = in_a_row(positions, self.trigger) & !only_zeros;
+                    if left > BLOCK {
+                        positions &= first_bits(Self::STRIDE);
                     }
-                    // The next position that is not part of the text.
-                    let next = (*covered / BITS).saturating_sub(start).max(at - start + 1);
-                    positions &= u64::MAX.checked_shl(u32::try_from(next).unwrap_or(u32::MAX)).unwrap_or(0);
+                    while positions != 0 {
+                        let at = start + positions.trailing_zeros() as usize;
+                        let covered = &mut covered[alignment];
+                        let bit = Self::first_bit(at - run.start, alignment) + run.start * BITS;
+                        if bit >= *covered {
+                            *covered = self.add_around(simd, run.clone(), bit, *covered);
+                            if self.texts.bytes.len() > self.limit {
+                                return Err(OverBudget);
+                            }
+                        }
+                        // The next position that is not part of the text.
+                        let next = (*covered / BITS).saturating_sub(start).max(at - start + 1);
+                        positions &= !first_bits(next);
+                    }
                 }
             }
             start += Self::STRIDE;
         }
         Ok(())
+    }
+
+    /// Whether a text may begin in a block of which this many letters belong to the run.
+    #[inline(always)]
+    fn may_be_text(&self, low: &[u64; 5], letters: usize) -> bool {
+        let is_long_enough =
+            |alignment: usize| in_a_row(Self::positions(low, alignment, letters), self.trigger) != 0;
+        self.alignments(low, letters).any(is_long_enough)
+    }
+
+    /// The alignments in which a text may begin in a block of which this many letters belong to the run.
+    #[inline(always)]
+    fn alignments(&self, ascii: &[u64; 5], letters: usize) -> impl Iterator<Item = usize> + use<BITS> {
+        let groups = self.whole_groups(ascii) & first_bits(letters);
+        let count = if groups == 0 { 0 } else { Self::GROUP };
+        (0..count).filter(move |alignment| groups & Self::EVERY_GROUP << alignment != 0)
     }
 
     /// The positions in a block at which groups of ASCII text begin, as many in a row as are in [`SHORTEST`] bytes however
@@ -237,17 +232,16 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
     /// The positions in a block of letters at which a byte of ASCII text begins, or none, with this alignment.
     #[inline(always)]
     fn positions(ascii: &[u64; 5], alignment: usize, letters: usize) -> u64 {
-        let first = |count: usize| if count >= BLOCK { u64::MAX } else { !(u64::MAX << count) };
         let mut positions = 0;
         let mut beginnings = 0;
         for (bytes, beginning) in ascii.iter().zip(Self::BEGINNINGS) {
             let here = Self::EVERY_GROUP << ((alignment + beginning) % Self::GROUP);
             // The letters that its bytes reach into, which the last letters do not have.
             let reach = if BITS == 5 && matches!(beginning, 1 | 4) { 2 } else { 1 };
-            positions |= bytes & here & first(letters.saturating_sub(reach));
+            positions |= bytes & here & first_bits(letters.saturating_sub(reach));
             beginnings |= here;
         }
-        positions | !beginnings & first(letters)
+        positions | !beginnings & first_bits(letters)
     }
 
     /// The first bit of the byte that begins in the letter at `at`, or in the next one.
@@ -262,48 +256,50 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
         at * BITS + 8 * byte - in_group(at) * BITS
     }
 
-    /// Adds the text around a bit, if it is long enough. Returns the bit from which on the next text may begin.
+    /// Adds the text around a bit, if it is long enough. Returns the bit from which on the next text may begin. Not inlined,
+    /// because most blocks have no text: the search for it becomes slower with this in its loop.
     #[inline(never)]
-    fn add_around(&mut self, run: Range<usize>, bit: usize, covered: usize) -> usize {
+    fn add_around<S: Simd>(&mut self, simd: S, run: Range<usize>, bit: usize, covered: usize) -> usize {
+        simd.vectorize(
+            #[inline(always)]
+            || self.add_text_around(simd, run, bit, covered),
+        )
+    }
+
+    #[inline(always)]
+    fn add_text_around<S: Simd>(&mut self, simd: S, run: Range<usize>, bit: usize, covered: usize) -> usize {
         let mut start = bit;
-        let mut history = History::new();
-        while start >= covered + 8 && history.continues_with(self.byte_at(start - 8)) {
+        let mut zeros = Zeros::default();
+        while start >= covered + 8 && zeros.continue_with(self.byte_at(start - 8)) {
             start -= 8;
         }
         let begin = self.texts.bytes.len();
-        let mut end = start;
         // The bits of the letter in which the text begins, without those before it.
         let mut at = start / BITS;
         let mut held = (at + 1) * BITS - start;
         let mut bits = u32::from(number_of::<BITS>(self.letters[at])) & ((1 << held) - 1);
         at += 1;
-        let mut history = History::new();
-        loop {
-            if held == 0 {
-                let groups = self.add_groups(at..run.end);
-                if groups > 0 {
-                    history = History::new();
-                    at += groups * Self::GROUP;
-                    end += groups * Self::GROUP * BITS;
-                }
-            }
+        let mut zeros = Zeros::default();
+        let mut goes_on = true;
+        // Until a group begins.
+        while goes_on && held > 0 {
             while held < 8 && at < run.end {
                 bits = bits << BITS | u32::from(number_of::<BITS>(self.letters[at]));
                 held += BITS;
                 at += 1;
             }
-            if held < 8 {
-                break;
+            let byte = (bits >> held.saturating_sub(8)) as u8;
+            goes_on = held >= 8 && zeros.continue_with(byte);
+            if goes_on {
+                self.texts.bytes.push(byte);
+                held -= 8;
             }
-            let byte = (bits >> (held - 8)) as u8;
-            if !history.continues_with(byte) {
-                break;
-            }
-            self.texts.bytes.push(byte);
-            held -= 8;
-            end += 8;
         }
-        if self.texts.bytes.len() - begin < SHORTEST {
+        if goes_on {
+            self.add_groups(simd, at..run.end, zeros);
+        }
+        let length = self.texts.bytes.len() - begin;
+        if length < SHORTEST {
             self.texts.bytes.truncate(begin);
         } else {
             self.texts.pieces.push(Piece {
@@ -315,26 +311,28 @@ impl<const BITS: usize> RunDecoder<'_, BITS> {
             self.texts.bytes.push(SEPARATOR);
         }
         // The byte that ended the text is not part of another.
-        end + 8
+        start + 8 * length + 8
     }
 
-    /// Adds the bytes of whole groups as long as all of them are text without NUL bytes. Returns how many groups.
-    #[inline]
-    fn add_groups(&mut self, letters: Range<usize>) -> usize {
-        let count = Self::GROUP * BITS / 8;
-        let mut added = 0;
-        for group in self.letters[letters].chunks_exact(Self::GROUP) {
-            let number = group
-                .iter()
-                .fold(0_u64, |number, letter| number << BITS | u64::from(number_of::<BITS>(*letter)));
-            let bytes = (number << (64 - 8 * count)).to_be_bytes();
-            if !bytes[..count].iter().all(|byte| is_text(*byte) & (*byte != 0)) {
-                break;
+    /// Adds the bytes of these letters, the first of which begins a group, as long as the text goes on.
+    #[inline(always)]
+    fn add_groups<S: Simd>(&mut self, simd: S, letters: Range<usize>, mut zeros: Zeros) {
+        for at in letters.clone().step_by(BLOCK) {
+            let mut filled = [0; WIDE];
+            let block = bytes_at(self.letters, at, &mut filled);
+            let bytes = block_of_groups::<S, BITS>(simd, block);
+            let most = Self::BYTES * BLOCK / Self::GROUP;
+            let count = most.min((letters.end - at) * BITS / 8).min(bytes_of_text(bytes));
+            let count = zeros.continue_with_all(bytes.simd_eq(0).to_bitmask() & first_bits(count), count);
+            let mut block = [0; BLOCK];
+            bytes.store_array(&mut block);
+            let end = self.texts.bytes.len() + count;
+            self.texts.bytes.extend_from_slice(&block);
+            self.texts.bytes.truncate(end);
+            if count < most {
+                return;
             }
-            self.texts.bytes.extend_from_slice(&bytes[..count]);
-            added += 1;
         }
-        added
     }
 
     /// The byte that begins with this bit.
@@ -355,85 +353,6 @@ fn number_of<const BITS: usize>(letter: u8) -> u8 {
     }
 }
 
-/// The numbers of letters that all belong to the coding.
-#[inline(always)]
-fn numbers_of<S: Simd, const BITS: usize>(simd: S, letters: &[u8]) -> u8x64<S> {
-    let letters = u8x64::from_slice(simd, letters);
-    match BITS {
-        4 => letters,
-        5 => letters.simd_ge(b'A').select((letters | 0x20) - b'a', letters - (b'2' - 26)),
-        _ => {
-            let numbers = letters + (52_u8.wrapping_sub(b'0'));
-            let numbers = letters.simd_ge(b'A').select(letters - b'A', numbers);
-            let numbers = letters.simd_ge(b'a').select(letters - (b'a' - 26), numbers);
-            let numbers =
-                (letters.simd_eq(b'+') | letters.simd_eq(b'-')).select(u8x64::splat(simd, 62), numbers);
-            (letters.simd_eq(b'/') | letters.simd_eq(b'_')).select(u8x64::splat(simd, 63), numbers)
-        }
-    }
-}
-
-/// For each byte of a group, one bit for each letter: whether that byte, if it begins in the letter, is below 128.
-#[inline(always)]
-fn low_bytes<S: Simd, const BITS: usize>(simd: S, letters: &[u8; WIDE]) -> [u64; 5] {
-    let numbers = numbers_of::<S, BITS>(simd, &letters[..BLOCK]);
-    let highest: [u8; 5] = match BITS {
-        4 => [0x08, 0, 0, 0, 0],
-        5 => [0x10, 0x02, 0x08, 0x01, 0x04],
-        _ => [0x20, 0x08, 0x02, 0, 0],
-    };
-    let mut low = [0; 5];
-    for (low, bit) in low.iter_mut().zip(highest) {
-        if bit != 0 {
-            *low = (numbers & bit).simd_eq(0).to_bitmask();
-        }
-    }
-    low
-}
-
-/// What the letters of a block stand for, with one bit for each letter.
-struct Tested {
-    /// For each byte of a group: whether that byte, if it begins in the letter, is text of ASCII.
-    ascii: [u64; 5],
-    /// Whether the number of the letter is zero.
-    zeros: u64,
-}
-
-#[inline(always)]
-fn tested<S: Simd, const BITS: usize>(simd: S, letters: &[u8; WIDE]) -> Tested {
-    let first = numbers_of::<S, BITS>(simd, &letters[..BLOCK]);
-    let second = numbers_of::<S, BITS>(simd, &letters[1..=BLOCK]);
-    let ascii = match BITS {
-        4 => [is_ascii(first << 4 | second), 0, 0, 0, 0],
-        5 => {
-            let third = numbers_of::<S, BITS>(simd, &letters[2..]);
-            [
-                is_ascii(first << 3 | second >> 2),
-                is_ascii(first << 6 | second << 1 | third >> 4),
-                is_ascii(first << 4 | second >> 1),
-                is_ascii(first << 7 | second << 2 | third >> 3),
-                is_ascii(first << 5 | second),
-            ]
-        }
-        _ => [
-            is_ascii(first << 2 | second >> 4),
-            is_ascii(first << 4 | second >> 2),
-            is_ascii(first << 6 | second),
-            0,
-            0,
-        ],
-    };
-    Tested { ascii, zeros: first.simd_eq(0).to_bitmask() }
-}
-
-/// One bit for each byte: whether it is text of ASCII.
-#[inline(always)]
-fn is_ascii<S: Simd>(bytes: u8x64<S>) -> u64 {
-    let is_text =
-        (bytes - b' ').simd_lt(0x60) | bytes.simd_eq(0) | (bytes - b'\t').simd_lt(2) | bytes.simd_eq(b'\r');
-    is_text.to_bitmask()
-}
-
 /// The first bit of each sequence of at least `count` ones, from 8 to 24, and those after it that begin one too.
 #[inline(always)]
 fn in_a_row(bits: u64, count: u32) -> u64 {
@@ -443,20 +362,37 @@ fn in_a_row(bits: u64, count: u32) -> u64 {
     let sixteens = eights & eights >> (count.min(16) - 8);
     sixteens & sixteens >> count.saturating_sub(16)
 }
-/// The last eight bytes of a text. In UTF-16 of ASCII, also if it is written in UTF-16 again and once more, at most seven
-/// NUL bytes follow each other.
-struct History(u64);
 
-impl History {
-    fn new() -> Self {
-        Self(u64::MAX)
-    }
+/// How many NUL bytes a text ends with. In UTF-16 of ASCII, also if it is written in UTF-16 again and once more, at most
+/// seven follow each other.
+#[derive(Default)]
+struct Zeros(usize);
+
+impl Zeros {
+    const MOST: usize = 7;
 
     /// Whether the text may continue with this byte.
     #[inline]
-    fn continues_with(&mut self, byte: u8) -> bool {
-        self.0 = self.0 << 8 | u64::from(byte);
-        is_text(byte) && self.0 != 0
+    fn continue_with(&mut self, byte: u8) -> bool {
+        self.0 = if byte == 0 { self.0 + 1 } else { 0 };
+        is_text(byte) && self.0 <= Self::MOST
+    }
+
+    /// Continues the text with so many bytes, of which `is_zero` tells whether they are zero; returns how many of them it
+    /// continues with.
+    #[inline(always)]
+    fn continue_with_all(&mut self, is_zero: u64, count: usize) -> usize {
+        let first = is_zero.trailing_ones() as usize;
+        let pairs = is_zero & is_zero >> 1;
+        let fours = pairs & pairs >> 2;
+        let eights = fours & fours >> 4;
+        let count = match self.0 + first > Self::MOST {
+            true => Self::MOST - self.0,
+            false => count.min(eights.trailing_zeros() as usize + Self::MOST),
+        };
+        let last = if count == 0 { 0 } else { (is_zero << (BLOCK - count)).leading_ones() as usize };
+        self.0 = if last == count { self.0 + last } else { last };
+        count
     }
 }
 
@@ -466,3 +402,6 @@ pub(super) fn is_text(byte: u8) -> bool {
     // Without branches, so that the compiler generates vector code for many bytes.
     (byte >= b' ') | (byte == 0) | (byte == b'\t') | (byte == b'\n') | (byte == b'\r')
 }
+
+#[cfg(test)]
+mod tests;

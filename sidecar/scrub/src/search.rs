@@ -162,33 +162,44 @@ impl Scrubber {
             return Ok(());
         }
         let before = budget.memory();
-        budget.use_memory(runs.bytes())?;
+        let base32 = runs.base32(text);
+        let runs_of = |coding| match coding {
+            Coding::Base32 => &base32,
+            Coding::Base64 => &runs.letters,
+            Coding::Hexadecimal => &runs.digits,
+        };
+        let of_runs = runs.bytes() + size_of_val(&*base32);
+        budget.use_memory(of_runs)?;
+        let symbols_of = |coding, shortest| Symbols::new(coding, text, runs_of(coding), shortest);
         let mut digits = None;
-        for coding in Coding::ALL.into_iter().filter(|coding| self.has_symbols_of(*coding)) {
-            let symbols = Symbols::new(coding, text, runs);
+        for coding in Coding::ALL {
+            let Some(shortest) = self.shortest_symbols(coding) else { continue };
+            // Separators may be between digits, and texts of shorter runs are decoded from them.
+            let shortest = if coding == Coding::Hexadecimal { 0 } else { shortest };
+            let symbols = symbols_of(coding, shortest);
             budget.use_memory(symbols.bytes())?;
             let mut in_symbols = Vec::new();
             self.find(Place::Symbols(coding), &symbols.numbers, &mut in_symbols);
             budget.take_matches(in_symbols.len())?;
-            symbols.locate(text, runs, in_symbols, found);
+            symbols.locate(text, runs_of(coding), in_symbols, found);
             match coding {
-                Coding::Base32 | Coding::Base64 => budget.free_memory_to(before + runs.bytes()),
+                Coding::Base32 | Coding::Base64 => budget.free_memory_to(before + of_runs),
                 Coding::Hexadecimal => digits = Some(symbols),
             }
         }
         let limit = budget.decoded.min(text.len() + FREE_BYTES);
         let least = self.least_ascii();
         let mut texts = DecodedTexts::default();
-        texts.add(Coding::Base32, text, &runs.base32(text), limit, least)?;
+        texts.add(Coding::Base32, text, &base32, limit, least)?;
         texts.add(Coding::Base64, text, &runs.letters, limit, least)?;
-        let mut digits = digits.unwrap_or_else(|| Symbols::new(Coding::Hexadecimal, text, runs));
+        let mut digits = digits.unwrap_or_else(|| symbols_of(Coding::Hexadecimal, 0));
         texts.add(Coding::Hexadecimal, &digits.numbers, &digits.runs, limit, least)?;
         digits.forget_numbers();
         budget.free_memory_to(before);
         if texts.bytes.is_empty() {
             return Ok(());
         }
-        budget.use_memory(runs.bytes() + texts.memory())?;
+        budget.use_memory(of_runs + texts.memory())?;
         budget.take_decoded(texts.bytes.len());
         let mut in_digits = Vec::new();
         for inside in self.search_level(&texts.bytes, Syntax::Unknown, depth + 1, budget)? {
@@ -201,7 +212,7 @@ impl Scrubber {
             }
         }
         budget.free_memory_to(before);
-        digits.locate(text, runs, in_digits, found);
+        digits.locate(text, &runs.digits, in_digits, found);
         Ok(())
     }
 
@@ -228,8 +239,9 @@ impl Scrubber {
         });
     }
 
-    fn has_symbols_of(&self, coding: Coding) -> bool {
-        self.indexes.iter().any(|values| values.has_symbols_of(coding))
+    /// How many symbols in this coding are searched for at least, if any are.
+    fn shortest_symbols(&self, coding: Coding) -> Option<usize> {
+        self.indexes.iter().filter_map(|values| values.shortest_symbols(coding)).min()
     }
 
     fn least_ascii(&self) -> LeastAscii {
@@ -249,11 +261,11 @@ impl Scrubber {
 
 impl Symbols {
     /// Adds matches in these symbols to those in the text that they were read from.
-    fn locate(&self, text: &[u8], runs: &Runs, in_symbols: Vec<Found>, found: &mut Vec<Found>) {
+    fn locate(&self, text: &[u8], of_text: &[Range<usize>], in_symbols: Vec<Found>, found: &mut Vec<Found>) {
         if in_symbols.is_empty() {
             return;
         }
-        let positions = self.positions(text, runs);
+        let positions = self.positions(text, of_text);
         let located =
             |span: Range<usize>| positions[span.start] as usize..positions[span.end - 1] as usize + 1;
         found.extend(in_symbols.into_iter().map(|found| found.moved(located)));

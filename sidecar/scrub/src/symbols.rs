@@ -5,8 +5,11 @@
 
 use std::ops::Range;
 
-use super::classes::BLOCK;
-use super::runs::Runs;
+use fearless_simd::prelude::*;
+use fearless_simd::{Level, Simd, dispatch, mask8x64, u8x64};
+
+use super::classes::{BLOCK, bytes_at, first_bits};
+use super::origins::narrow;
 
 /// An encoding of bytes by letters that each stand for the same number of bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -17,9 +20,11 @@ pub(super) enum Coding {
     Hexadecimal,
 }
 
-/// The symbols of all runs of one coding in a text.
+/// The symbols of the runs of one coding in a text.
 pub(super) struct Symbols {
     coding: Coding,
+    /// Shorter runs are left out.
+    shortest: usize,
     pub(super) numbers: Vec<u8>,
     /// Where the runs are in `numbers`.
     pub(super) runs: Vec<Range<usize>>,
@@ -39,38 +44,83 @@ impl Coding {
             Self::Hexadecimal => 4,
         }
     }
-
-    /// Calls `visit` with each run of this coding.
-    pub(super) fn each_run(self, text: &[u8], runs: &Runs, visit: impl FnMut(Range<usize>)) {
-        match self {
-            Self::Base64 => runs.letters.iter().cloned().for_each(visit),
-            Self::Base32 => runs.base32(text).into_iter().for_each(visit),
-            Self::Hexadecimal => runs.digits.iter().cloned().for_each(visit),
-        }
-    }
 }
 
 impl Symbols {
-    /// The symbols of all runs in `text`.
-    pub(super) fn new(coding: Coding, text: &[u8], of_text: &Runs) -> Self {
-        let (mut numbers, mut runs) = (Vec::new(), Vec::new());
-        coding.each_run(text, of_text, |run| {
-            let start = numbers.len();
-            let letters = text[run.clone()].iter();
-            match coding {
-                Coding::Base32 => numbers.extend(letters.map(|byte| BASE32[*byte as usize])),
-                Coding::Base64 => numbers.extend(letters.map(|byte| BASE64[*byte as usize])),
-                Coding::Hexadecimal => {
-                    // A block is written whole.
-                    numbers.resize(start + run.len() + BLOCK, BREAK);
-                    let length = write_digits(text, run, &mut numbers[start..]);
-                    numbers.truncate(start + length);
-                }
+    /// The symbols of those runs in `text` that are not shorter than `shortest`.
+    pub(super) fn new(coding: Coding, text: &[u8], of_text: &[Range<usize>], shortest: usize) -> Self {
+        let mut symbols = Self { coding, shortest, numbers: Vec::new(), runs: Vec::new() };
+        let most: usize = symbols.long_enough(of_text).map(|run| run.len() + 1).sum();
+        // A block is written whole.
+        symbols.numbers.reserve(most + BLOCK);
+        dispatch!(Level::new(), simd => symbols.add_all(simd, text, of_text));
+        symbols
+    }
+
+    #[inline(always)]
+    fn add_all<S: Simd>(&mut self, simd: S, text: &[u8], of_text: &[Range<usize>]) {
+        for run in self.long_enough(of_text) {
+            let start = self.numbers.len();
+            match self.coding {
+                Coding::Base32 => self.add_letters::<S, 5>(simd, text, run),
+                Coding::Base64 => self.add_letters::<S, 6>(simd, text, run),
+                Coding::Hexadecimal => self.add_digits(simd, text, run),
             }
-            runs.push(start..numbers.len());
-            numbers.push(BREAK);
-        });
-        Self { coding, numbers, runs }
+            self.runs.push(start..self.numbers.len());
+            self.numbers.push(BREAK);
+        }
+    }
+
+    /// Adds the numbers of the letters in a run.
+    #[inline(always)]
+    fn add_letters<S: Simd, const BITS: usize>(&mut self, simd: S, text: &[u8], run: Range<usize>) {
+        let end = self.numbers.len() + run.len();
+        for start in run.step_by(BLOCK) {
+            let mut filled = [0; BLOCK];
+            let letters = bytes_at(text, start, &mut filled);
+            self.add_block(numbers_of::<S, BITS>(simd, letters));
+        }
+        self.numbers.truncate(end);
+    }
+
+    /// Adds the numbers of the digits in a run, without what is between them.
+    #[inline(always)]
+    fn add_digits<S: Simd>(&mut self, simd: S, text: &[u8], run: Range<usize>) {
+        let mut is_digit_before = 0;
+        for start in run.clone().step_by(BLOCK) {
+            let mut filled = [0; BLOCK];
+            let bytes = u8x64::load_array_ref(simd, bytes_at(text, start, &mut filled));
+            let (from_a, from_0, lower) = ((bytes | 0x20) - b'a', bytes - b'0', bytes | 0x20);
+            let is_letter = from_a.simd_lt(6);
+            let numbers = is_letter.select(from_a + 10, from_0);
+            let of_run = first_bits(run.end - start);
+            let digits = (is_letter | from_0.simd_lt(10)).to_bitmask() & of_run;
+            let x = lower.simd_eq(b'x').to_bitmask();
+            let is_x_after = text.get(start + BLOCK).is_some_and(|byte| byte | 0x20 == b'x');
+            let before_x = x >> 1 | u64::from(is_x_after) << (BLOCK - 1);
+            // The zero of `0x` stands for nothing.
+            let prefixes = from_0.simd_eq(0).to_bitmask() & before_x & !(digits << 1 | is_digit_before);
+            is_digit_before = digits >> (BLOCK - 1);
+            let kept = digits & !prefixes;
+            let end = self.numbers.len() + kept.count_ones() as usize;
+            self.add_block(match kept == of_run {
+                true => numbers,
+                false => numbers.compress(mask8x64::from_bitmask(simd, kept)),
+            });
+            self.numbers.truncate(end);
+        }
+    }
+
+    #[inline(always)]
+    fn add_block<S: Simd>(&mut self, block: u8x64<S>) {
+        let mut numbers = [0; BLOCK];
+        block.store_array(&mut numbers);
+        self.numbers.extend_from_slice(&numbers);
+    }
+
+    fn long_enough<'a>(&self, runs: &'a [Range<usize>]) -> impl Iterator<Item = Range<usize>> + 'a + use<'a> {
+        let shortest = self.shortest;
+        runs.iter().filter(move |run| run.len() >= shortest).cloned()
     }
 
     /// How much memory they use.
@@ -83,73 +133,47 @@ impl Symbols {
         (self.numbers, self.runs) = (Vec::new(), Vec::new());
     }
 
-    /// Where in the text each symbol is. The text must be the same.
-    pub(super) fn positions(&self, text: &[u8], runs: &Runs) -> Vec<u32> {
+    /// Where in the text each symbol is. The text and its runs must be the same.
+    pub(super) fn positions(&self, text: &[u8], of_text: &[Range<usize>]) -> Vec<u32> {
         let mut positions = Vec::with_capacity(text.len());
-        let narrow = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        self.coding.each_run(text, runs, |run| {
+        for run in self.long_enough(of_text) {
             let end = narrow(run.end);
             match self.coding {
                 Coding::Base32 | Coding::Base64 => positions.extend(narrow(run.start)..end),
-                Coding::Hexadecimal => each_byte(text, run, |_, is_kept, at| {
-                    if is_kept {
-                        positions.push(narrow(at));
-                    }
-                }),
+                Coding::Hexadecimal => {
+                    positions.extend(run.filter(|at| stands_for_bits(text, *at)).map(narrow))
+                }
             }
             positions.push(end);
-        });
+        }
         positions
     }
 }
 
-/// Writes the numbers of the digits in a run; returns how many there are. `numbers` is longer than the run by a block.
-fn write_digits(text: &[u8], run: Range<usize>, numbers: &mut [u8]) -> usize {
-    let mut end = 0;
-    let mut start = run.start;
-    while start < run.end {
-        let block = start..run.end.min(start + BLOCK);
-        if let Some(letters) = text[block.clone()].first_chunk::<BLOCK>()
-            && let Some(digits) = numbers[end..].first_chunk_mut::<BLOCK>()
-            && write_numbers(letters, digits)
-        {
-            end += BLOCK;
-        } else {
-            // Each byte is written, and kept if it is a digit: without a branch that depends on the text.
-            each_byte(text, block.clone(), |digit, is_kept, _| {
-                numbers[end] = digit;
-                end += usize::from(is_kept);
-            });
+/// The numbers of letters that all belong to the coding.
+#[inline(always)]
+pub(super) fn numbers_of<S: Simd, const BITS: usize>(simd: S, letters: &[u8]) -> u8x64<S> {
+    let letters = u8x64::from_slice(simd, letters);
+    match BITS {
+        4 => letters,
+        5 => letters.simd_ge(b'A').select((letters | 0x20) - b'a', letters - (b'2' - 26)),
+        _ => {
+            let numbers = letters + (52_u8.wrapping_sub(b'0'));
+            let numbers = letters.simd_ge(b'A').select(letters - b'A', numbers);
+            let numbers = letters.simd_ge(b'a').select(letters - (b'a' - 26), numbers);
+            let numbers =
+                (letters.simd_eq(b'+') | letters.simd_eq(b'-')).select(u8x64::splat(simd, 62), numbers);
+            (letters.simd_eq(b'/') | letters.simd_eq(b'_')).select(u8x64::splat(simd, 63), numbers)
         }
-        start = block.end;
     }
-    end
 }
 
-/// Writes the numbers of hexadecimal digits. Returns whether all of them are digits.
-#[inline]
-fn write_numbers(digits: &[u8; BLOCK], numbers: &mut [u8; BLOCK]) -> bool {
-    let mut others = 0;
-    for (number, digit) in numbers.iter_mut().zip(digits) {
-        let letter = (digit | 0x20).wrapping_sub(b'a');
-        let decimal = digit.wrapping_sub(b'0');
-        *number = if letter < 6 { letter + 10 } else { decimal };
-        others |= u8::from((letter >= 6) & (decimal >= 10));
-    }
-    others == 0
-}
-
-/// Calls `visit` with the number of each byte of a run, whether it is a digit that stands for bits, and its position.
-#[inline]
-fn each_byte(text: &[u8], run: Range<usize>, mut visit: impl FnMut(u8, bool, usize)) {
-    for at in run {
-        let digit = HEXADECIMAL[text[at] as usize];
-        visit(digit, (digit != BREAK) & !is_prefix(text, at), at);
-    }
+/// Whether the byte at `at` is a hexadecimal digit that stands for bits.
+fn stands_for_bits(text: &[u8], at: usize) -> bool {
+    text[at].is_ascii_hexdigit() && !is_prefix(text, at)
 }
 
 /// Whether the zero at `at` is that of `0x`.
-#[inline]
 fn is_prefix(text: &[u8], at: usize) -> bool {
     text.get(at + 1).is_some_and(|next| next | 0x20 == b'x')
         && text[at] == b'0'
@@ -165,8 +189,6 @@ pub(super) const BASE64: [u8; 256] = {
 };
 
 pub(super) const BASE32: [u8; 256] = in_any_case(numbers(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"));
-
-const HEXADECIMAL: [u8; 256] = in_any_case(numbers(b"0123456789ABCDEF"));
 
 const fn numbers(alphabet: &[u8]) -> [u8; 256] {
     let mut numbers = [BREAK; 256];

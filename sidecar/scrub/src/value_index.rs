@@ -39,6 +39,8 @@ pub(super) struct IndexedValue {
 
 pub(super) struct PatternIndex {
     pub(super) index: Index,
+    /// The length of the shortest pattern, if there is one.
+    shortest: Option<usize>,
     targets: Vec<Target>,
 }
 
@@ -112,9 +114,9 @@ impl ValueIndex {
         self.texts.index.is_empty()
     }
 
-    /// Whether a value is searched for by its symbols in this coding.
-    pub(super) fn has_symbols_of(&self, coding: Coding) -> bool {
-        !self.symbols_of(coding).index.is_empty()
+    /// How many symbols in this coding are searched for at least, if any are.
+    pub(super) fn shortest_symbols(&self, coding: Coding) -> Option<usize> {
+        self.symbols_of(coding).shortest
     }
 
     /// Whether a value is searched for in text whose lines are not joined.
@@ -157,7 +159,8 @@ impl PatternIndex {
                 bytes.push(pattern.bytes);
             }
         }
-        Self { index: Index::new(bytes), targets }
+        let shortest = bytes.iter().map(|pattern| pattern.len()).min();
+        Self { index: Index::new(bytes), shortest, targets }
     }
 
     /// The match of a pattern that was found at `start`: where, the number of its value, and whether that could be guessed

@@ -12,6 +12,8 @@ pub(crate) enum Mode {
     Attack(Attack, PathBuf),
     /// Encode and decode this many frames; run under callgrind.
     Codec(Body, u64),
+    /// Try this many texts in search of those that take longest to scrub.
+    SlowTexts(usize),
     Run(Plan),
 }
 
@@ -57,6 +59,9 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Mode, Str
             };
             return count.parse().map(|count| Mode::Codec(body, count)).map_err(|_| USAGE.into());
         }
+        ["slow-texts", count] => {
+            return count.parse().map(Mode::SlowTexts).map_err(|_| USAGE.into());
+        }
         _ => {}
     }
     let mut runs = None;
@@ -89,8 +94,10 @@ const PUBLISHED_RUNS: usize = 5;
 
 const USAGE: &str = "\
 usage: bench [--out DIR] [--quick] [--runs COUNT] [--no-counts] [--only NAME]…
+       bench slow-texts COUNT
 
 Runs all contenders and prints the report; with --out it is also written to DIR (BENCHMARKS.md, benchmarks.svg).
+With `slow-texts` it tries so many texts instead, in search of those that take longest to scrub, and prints the slowest.
 --quick          short rounds, to check that everything works
 --runs COUNT     start and measure the contenders this often, and show the medians of the runs. Default: 1, with --out 5
 --no-counts      do not count instructions
@@ -115,6 +122,8 @@ mod tests {
         assert!(mode("codec medium 3").is_err());
         assert!(mode("attack politely /s").is_err());
         assert!(matches!(mode("attack messages /s"), Ok(Mode::Attack(Attack::Messages, _))));
+        assert!(matches!(mode("slow-texts 20"), Ok(Mode::SlowTexts(20))));
+        assert!(mode("slow-texts many").is_err());
     }
 
     #[test]

@@ -79,6 +79,7 @@ fn main() -> ExitCode {
             hostile::attack::run(attack, &socket).map_err(|error| error.with_causes())
         }
         Ok(Mode::Codec(body, count)) => codec::run(body, count),
+        Ok(Mode::SlowTexts(count)) => scrubbing::search::run(count).map_err(|error| error.with_causes()),
         Ok(Mode::Run(plan)) => run(&plan).map_err(|error| error.with_causes()),
         Err(usage) => {
             eprintln!("{usage}");

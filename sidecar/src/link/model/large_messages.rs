@@ -4,6 +4,8 @@ use super::calls::outcome;
 use super::server::SECRET;
 use super::*;
 
+/// The index of a tool that responds at once.
+const NOW: u8 = 0;
 /// The index of a tool with a response so large that a worker thread scrubs it.
 const LARGE: u8 = 12;
 
@@ -53,6 +55,52 @@ fn while_the_worker_is_busy(test: impl AsyncFnOnce(&mut ModelLink, std::sync::mp
         model.run_turns().await;
         assert_eq!(model.responses(), [1, 0], "the response is scrubbed by a worker");
         test(&mut model, release).await;
+        let _ = busy.await;
+    });
+}
+
+/// More sandboxes than there are threads for links have a large response that waits for a worker. If their links scrubbed
+/// these by themselves, the responses would arrive although the worker is busy.
+#[test]
+fn a_neighbour_is_answered_while_large_responses_of_other_sandboxes_wait_for_a_worker() {
+    const FLOODS: u32 = 4;
+    const CALLS: usize = 50;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let mut neighbour = ModelLink::new(Retry::Never);
+        neighbour.call(NOW, MaybeRan::No);
+        neighbour.until_responses(&[1]).await;
+        let mut floods: Vec<ModelLink> = (1..=FLOODS).map(|user| neighbour.of_another_user(user)).collect();
+        for flood in &mut floods {
+            flood.call(LARGE, MaybeRan::No);
+            flood.until_responses(&[1]).await;
+        }
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || released.recv());
+        for flood in &mut floods {
+            flood.call(LARGE, MaybeRan::No);
+        }
+        for flood in &mut floods {
+            while flood.log.runs(flood.calls) == 0 {
+                flood.pass(Duration::from_millis(1)).await;
+            }
+        }
+        for _ in 0..CALLS {
+            neighbour.call(NOW, MaybeRan::No);
+        }
+        neighbour.until_responses(&[1; CALLS + 1]).await;
+        for flood in &mut floods {
+            flood.run_turns().await;
+            assert_eq!(flood.responses(), [1, 0], "a link scrubbed its large response by itself");
+        }
+        release.send(()).unwrap();
+        for flood in &mut floods {
+            flood.until_responses(&[1, 1]).await;
+        }
         let _ = busy.await;
     });
 }

@@ -21,6 +21,7 @@ mod shim;
 mod slow_disk;
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ use crate::session::principal::Principal;
 
 /// The link under test, with its shim and server.
 struct ModelLink {
-    fixture: Fixture,
+    /// The sidecar, which may have links of other sandboxes too.
+    fixture: Rc<Fixture>,
     session: Arc<Session>,
     script: Script,
     log: ServerLog,
@@ -113,8 +115,24 @@ impl ModelLink {
         let log = ServerLog::default();
         let script = server::script(log.clone(), fixture.path("state/audit"));
         assert!(fixture.context.script.set(script.clone()).is_ok());
-        let session =
-            Arc::new(Session::new(&fixture.context, &Principal::anonymous("dev".parse().unwrap(), None)));
+        Self::of_user(Rc::new(fixture), script, log, retry, None)
+    }
+
+    /// A link of another user's sandbox in the same sidecar. The numbers of its calls are others.
+    fn of_another_user(&self, user: u32) -> Self {
+        let (fixture, script, log) = (Rc::clone(&self.fixture), self.script.clone(), self.log.clone());
+        Self::of_user(fixture, script, log, self.retry, Some(user))
+    }
+
+    fn of_user(
+        fixture: Rc<Fixture>,
+        script: Script,
+        log: ServerLog,
+        retry: Retry,
+        user: Option<u32>,
+    ) -> Self {
+        let principal = Principal::anonymous("dev".parse().unwrap(), user);
+        let session = Arc::new(Session::new(&fixture.context, &principal));
         let (link, commands, shim) = open(&fixture, &session, 1);
         Self {
             fixture,
@@ -127,7 +145,7 @@ impl ModelLink {
             links: 1,
             shim,
             requests: BTreeMap::new(),
-            calls: 0,
+            calls: 1000 * u64::from(user.unwrap_or_default()),
             malformed: 0,
             responses_without_id: 0,
             may_lack_responses_without_id: false,

@@ -1,5 +1,6 @@
 //! Measures the scrubber alone: 1 MiB results by what they contain, with one value to search for and with many.
 
+pub(crate) mod search;
 mod texts;
 
 use std::time::Duration;

@@ -16,14 +16,18 @@ impl Random {
         self.0
     }
 
+    pub(super) fn below(&mut self, limit: usize) -> usize {
+        (self.next() >> 33) as usize % limit
+    }
+
     pub(super) fn letters(&mut self, alphabet: &[u8], count: usize) -> String {
-        (0..count).map(|_| char::from(alphabet[(self.next() >> 33) as usize % alphabet.len()])).collect()
+        (0..count).map(|_| char::from(alphabet[self.below(alphabet.len())])).collect()
     }
 }
 
 pub(super) const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-fn prose(random: &mut Random, line_end: &str) -> String {
+pub(super) fn prose(random: &mut Random, line_end: &str, size: usize) -> String {
     const WORDS: [&str; 12] = [
         "the",
         "server",
@@ -40,8 +44,8 @@ fn prose(random: &mut Random, line_end: &str) -> String {
     ];
     let mut text = String::new();
     let mut column = 0;
-    while text.len() < SIZE {
-        let word = WORDS[(random.next() >> 33) as usize % WORDS.len()];
+    while text.len() < size {
+        let word = WORDS[random.below(WORDS.len())];
         text.push_str(word);
         column += word.len() + 1;
         if column > 72 {
@@ -74,8 +78,8 @@ fn quoted(text: &str) -> String {
 /// Each kind of text, as the inside of a JSON string. The first is the plain text that the others are compared with.
 pub(super) fn texts() -> Vec<(&'static str, String)> {
     let random = &mut Random(0x9E37_79B9_7F4A_7C15);
-    let prose_in_one_line = prose(random, " ");
-    let prose_in_lines = prose(random, "\\n");
+    let prose_in_one_line = prose(random, " ", SIZE);
+    let prose_in_lines = prose(random, "\\n", SIZE);
     let code = repeated(
         "    if (row[\\\"name\\\"] != null) {\\n        rows.push({name: row[\\\"name\\\"], path: \\\"/srv/data\\\"});\\n    }\\n",
     );
@@ -123,6 +127,8 @@ pub(super) fn texts() -> Vec<(&'static str, String)> {
         ("mixed escapes, in many strings", in_strings(&MIXED.repeat(40))),
         ("base64 of base64", repeated("VmxaV1ZsWldWbFpXVmxaV1ZsWldWbFpXVmxaV")),
         ("digits in three encodings at once", repeated(&format!("{}.", "4".repeat(48)))),
+        ("the same in short runs", repeated(&format!("{}.", "4".repeat(24)))),
+        ("base64 of NUL bytes after percent signs", repeated("%2AAAAAAAAAAAAAAAAAAb_")),
         ("base64 of words, percent-encoded blanks", repeated("VGhlIHF1aWNrIGJyb3du%20")),
         ("base32", random.letters(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", SIZE)),
         ("lower-case letters", random.letters(b"abcdefghijklmnopqrstuvwxyz", SIZE)),
