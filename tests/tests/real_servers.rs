@@ -41,7 +41,9 @@ fn server_filesystem_works_within_its_rules() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     std::fs::write(directory.path().join("hello.txt"), "hello from a file").unwrap();
     let Some(server) = Server::filesystem(directory.path()) else { return };
-    let world = World::new().server("files", server.allow(&["read_*", "list_*"])).start();
+    // It could write: the rules are what stops it.
+    let server = server.writing(directory.path()).allow(&["read_*", "list_*"]);
+    let world = World::new().server("files", server).start();
     let mut shim = world.connected("files");
     let path = |name: &str| directory.path().join(name).display().to_string();
     assert!(

@@ -36,7 +36,7 @@ fn a_plaintext_token_moves_and_its_server_works_through_the_rewritten_entry() {
     let fixture = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
     let settings = json!({"mcpServers": {
         "Tools": {"command": fixture, "env": {"SECRET": "CANARY-of-the-variable"}, "timeout": 60000},
-        "with-argument": {"command": "sh", "args": ["-c", format!("SECRET=$1 exec {}", fixture.display()), "--token=CANARY-of-the-argument", "CANARY-of-the-argument"]},
+        "with-argument": {"command": "sh", "args": ["-c", "SECRET=$1 exec \"$2\"", "--token=CANARY-of-the-argument", "CANARY-of-the-argument", fixture]},
     }});
     let original = format!("{settings:#}\n");
     let person = Person::with(".mcp.json", &original);
