@@ -99,7 +99,7 @@ fn the_workspace_is_that_of_the_grant_which_must_name_one() {
         ),
         "cofferdam.toml:10: `grants.g` has no `workspace`, and its server `a` is shown `{workspace}`\n  \
          hint: name the directory, as in `workspace = \"/srv/project\"`\n\
-         cofferdam.toml:13: `grants.h.workspace` cannot name `/srv`: it contains `/srv/state`, which the server must not see\n  \
+         cofferdam.toml:14: `grants.h.workspace` cannot name `/srv`: it contains `/srv/state`, which the server must not see\n  \
          hint: name the files or directories that the server needs",
     );
     assert_problems(
