@@ -45,6 +45,27 @@ fn a_server_that_cannot_be_downloaded_is_refused_at_once_with_the_lines_that_it_
     });
 }
 
+/// The suite shows that servers work inside their walls, so those without walls are counted. Each says why it has none.
+#[test]
+fn at_most_ten_places_of_this_suite_start_a_server_without_walls() {
+    let sources = sources(Path::new(env!("CARGO_MANIFEST_DIR")));
+    assert!(sources.len() > 100, "{}", sources.len());
+    let call = concat!(".unconfined", "()");
+    let count: usize = sources.iter().map(|text| text.matches(call).count()).sum();
+    assert!((1..=10).contains(&count), "{count}");
+}
+
+fn sources(directory: &Path) -> Vec<String> {
+    let entries =
+        std::fs::read_dir(directory).expect("it is a directory").flatten().map(|entry| entry.path());
+    let texts = entries.flat_map(|path| match path.extension() {
+        Some(ending) if ending == "rs" => vec![std::fs::read_to_string(path).expect("a source is text")],
+        _ if path.is_dir() && !path.ends_with("node_modules") => sources(&path),
+        _ => Vec::new(),
+    });
+    texts.collect()
+}
+
 /// Lists the directory and writes into it.
 const LOOKS_AROUND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/confinement/workspace.py");
 

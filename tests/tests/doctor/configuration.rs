@@ -166,7 +166,7 @@ fn a_program_or_directory_that_is_missing_is_found() {
 fn walls_that_are_missing_or_hide_what_a_server_needs_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let builder = sound()
-        // A finding of its own.
+        // That this is found is what this test is about.
         .server("open", Server::fixture().unconfined())
         .server("project", Server::fixture_that("plain").env("API", "https://api.example.com"))
         .server("files", Server::command(["sh", "-c", "cat", directory.path().to_str().unwrap()]))
