@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use cofferdam_confine::{Downloader, ShownPath, is_part_of_the_system};
 use cofferdam_egress::{AllowedHost, named_hosts};
 use cofferdam_secrets::{Template, TemplatePart};
-use cofferdam_servers::spec::{Confinement, Scope, ServerKind, ServerSpec, StdioServer};
+use cofferdam_servers::spec::{Confinement, Scope, ServerKind, ServerSpec, StdioServer, WorkspaceAccess};
 
 use super::findings::Findings;
-use crate::config::Config;
+use crate::config::{Config, WORKSPACE};
 
 pub(super) fn check(config: &Config, findings: &mut Findings<'_>) {
     for server in config.servers.values() {
@@ -123,7 +123,8 @@ fn check_paths(
         let message =
             format!("`servers.{name}.command` names {}, which its walls hide", quoted(paths.iter().cloned()));
         let listed = confinement.profile.write.iter().map(|shown| shown.path().display().to_string());
-        let line = line("write", listed.chain(paths));
+        let workspace = (confinement.workspace == Some(WorkspaceAccess::Write)).then(|| WORKSPACE.to_owned());
+        let line = line("write", listed.chain(workspace).chain(paths));
         let hint = format!("add to `[servers.{name}.confine]`: {line}, or `read` instead of `write`");
         findings.add("server-path-hidden", &["servers", name, "command"], message, hint);
     }

@@ -15,7 +15,7 @@ use crate::config::raw_confine::{RawConfine, RawHome, RawProfile, RawSwitch};
 use crate::config::spanned::Spanned;
 
 /// Stands for the directory that the sandbox's grant names.
-pub(super) const WORKSPACE: &str = "{workspace}";
+pub(crate) const WORKSPACE: &str = "{workspace}";
 
 /// `None` if the server is not confined, which must be written out. `hidden` are the sidecar's own files.
 pub(super) fn check_confine(

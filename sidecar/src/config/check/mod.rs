@@ -6,7 +6,7 @@
 //! result is used only if no problem was reported, so a check may leave out a value that it reports.
 
 mod admin_tls;
-mod confine;
+pub(super) mod confine;
 mod grants;
 mod http_server;
 mod paths;

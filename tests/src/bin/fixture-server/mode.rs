@@ -79,7 +79,8 @@ impl FromStr for Mode {
             "never-answers" => Self::NeverAnswers,
             "never-reads" => Self::NeverReads,
             "orphan" => Self::Orphan,
-            "plain" => Self::Plain,
+            // `stdio` is what many real servers are started with.
+            "plain" | "stdio" => Self::Plain,
             "stateless" => Self::Stateless,
             "second-and-third-exit" => Self::SecondAndThirdExit,
             "starts-slowly" => Self::StartsSlowly,
