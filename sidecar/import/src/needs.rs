@@ -110,7 +110,8 @@ impl Needs {
             (path, _) if path.is_absolute() => path.to_owned(),
             // Only what says that it is a path: other words may be names of directories by chance.
             (path, Some(directory)) if value == "." || value.starts_with("./") => {
-                directory.join(path.strip_prefix(".").unwrap_or(path))
+                // Without `.` and a slash at its end, as it is written into the configuration.
+                directory.join(path).components().collect()
             }
             _ => return,
         };
