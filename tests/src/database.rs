@@ -87,7 +87,8 @@ impl Database {
     /// Gives a server the URL of the user in the secret `secret`.
     pub fn with_url(&self, server: Server, secret: &str) -> Server {
         let url = self.postgres.url(&format!("{{{secret}.username}}"), &format!("{{{secret}.password}}"));
-        server.env("DATABASE_URL", &url)
+        let host = format!("hosts = [\"{}\"]", self.postgres.listens_at);
+        server.env("DATABASE_URL", &url).confine(&host)
     }
 
     /// The users that OpenBao created and that still exist.

@@ -35,6 +35,7 @@
 //! | [`paced_lines`] | log lines of which at most so many a second are written |
 //! | [`port`] | free loopback addresses to listen on |
 //! | [`postgres`] | a real PostgreSQL |
+//! | [`process_numbers`] | tells confined servers their process numbers on the host |
 //! | [`process`] | starting and ending processes, the only place that does |
 //! | [`proxy`] | a CONNECT proxy |
 //! | [`recording_proxy`] | a proxy on the relay socket that records every byte towards the shim |
@@ -82,6 +83,7 @@ pub mod packaged;
 pub mod port;
 pub mod postgres;
 pub mod process;
+pub mod process_numbers;
 pub mod proxy;
 pub mod recording_proxy;
 pub mod relay;

@@ -123,6 +123,18 @@ pub fn parent_of(id: u32) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
+/// The keeper of a server: the child of the sidecar among its ancestors.
+pub fn keeper_of(server: u32, sidecar: u32) -> Option<u32> {
+    let mut id = server;
+    loop {
+        let parent = parent_of(id)?;
+        if parent == sidecar {
+            return Some(id);
+        }
+        id = parent;
+    }
+}
+
 /// One variable of another process of the same user.
 pub fn environment_variable(process: u32, name: &str) -> String {
     let environment = std::fs::read(format!("/proc/{process}/environ")).expect("the process is ours");

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::harness::Harness;
 use crate::process::built;
+use crate::process_numbers;
 use crate::tools::Tool;
 
 /// Builds one `[servers.NAME]` table.
@@ -21,13 +22,20 @@ pub struct Server {
     headers: BTreeMap<String, String>,
     rules: BTreeMap<&'static str, Vec<String>>,
     lines: Vec<String>,
-    confine: Option<Shown>,
+    confinement: Confinement,
     pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Confinement {
+    /// `confine = "off"`.
+    Off,
+    Profile(Profile),
 }
 
 /// What a confined server may reach besides its program and its records.
 #[derive(Clone, Debug, Default)]
-struct Shown {
+struct Profile {
     read: Vec<String>,
     write: Vec<String>,
     /// Further entries of the table, such as `memory = "1GiB"`.
@@ -62,6 +70,13 @@ impl Server {
         Self { command: argv.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
+    /// A shell script, which can end with `exec "$FIXTURE"`. That fixture makes no records.
+    #[track_caller]
+    pub fn script(text: &str) -> Self {
+        let fixture = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
+        Self::command(["sh", "-c", text]).env("FIXTURE", &path_text(&fixture)).reading(&fixture)
+    }
+
     pub fn http(url: &str) -> Self {
         Self { url: Some(url.to_owned()), ..Self::default() }
     }
@@ -76,14 +91,15 @@ impl Server {
         ]))
     }
 
-    /// `@modelcontextprotocol/server-filesystem`; `None` where it is not installed.
+    /// `@modelcontextprotocol/server-filesystem`, which may read the directory; `None` where it is not installed.
     #[track_caller]
     pub fn filesystem(directory: &Path) -> Option<Self> {
-        Some(Self::command([
+        let server = Self::command([
             path_text(&Tool::Node.path()?),
             path_text(&Tool::FilesystemServer.path()?),
             path_text(directory),
-        ]))
+        ]);
+        Some(server.reading(directory))
     }
 
     /// `mcp-server-time`; `None` where it is not installed.
@@ -129,27 +145,30 @@ impl Server {
         self.rule("deny", globs)
     }
 
-    /// Confines it. A fixture can still write its records.
-    pub fn confined(mut self) -> Self {
-        self.confine.get_or_insert_default();
+    /// The server is not confined. A test that needs this says why.
+    pub fn unconfined(mut self) -> Self {
+        self.confinement = Confinement::Off;
         self
     }
 
-    /// Confines it, but it may read this path.
-    pub fn shown(mut self, path: &Path) -> Self {
-        self.confine.get_or_insert_default().read.push(path_text(path));
+    /// The confined server may read this path.
+    #[track_caller]
+    pub fn reading(mut self, path: &Path) -> Self {
+        self.profile().read.push(path_text(path));
         self
     }
 
-    /// Confines it, but it may write this path.
+    /// The confined server may write this path.
+    #[track_caller]
     pub fn writing(mut self, path: &Path) -> Self {
-        self.confine.get_or_insert_default().write.push(path_text(path));
+        self.profile().write.push(path_text(path));
         self
     }
 
-    /// Confines it, with another entry of its profile, such as `memory = "1GiB"`.
+    /// Another entry of its profile, such as `memory = "1GiB"`.
+    #[track_caller]
     pub fn confine(mut self, entry: &str) -> Self {
-        self.confine.get_or_insert_default().entries.push(entry.to_owned());
+        self.profile().entries.push(entry.to_owned());
         self
     }
 
@@ -166,6 +185,10 @@ impl Server {
             env.insert("COUNT_FILE".to_owned(), path_text(&records.join(format!("{name}.count"))));
             env.insert("PID_FILE".to_owned(), path_text(&records.join(format!("{name}.pids"))));
             env.insert("RECEIVED_FILE".to_owned(), path_text(&records.join(format!("{name}.received"))));
+            env.insert(
+                process_numbers::VARIABLE.to_owned(),
+                path_text(&records.join(process_numbers::SOCKET)),
+            );
         }
         let mut toml = format!("[servers.{name}]\n");
         match &self.url {
@@ -184,12 +207,15 @@ impl Server {
                 self.rules.iter().map(|(verdict, globs)| format!("{verdict} = {globs:?}")).collect();
             let _ = writeln!(toml, "tools = {{ {} }}", rules.join(", "));
         }
-        if let Some(Shown { read, write, entries }) = &self.confine {
-            let records = (self.kind == Kind::Fixture).then(|| path_text(records));
-            let write: Vec<&String> = write.iter().chain(&records).collect();
-            let mut table = vec![format!("read = {read:?}"), format!("write = {write:?}")];
-            table.extend(entries.iter().cloned());
-            let _ = writeln!(toml, "confine = {{ {} }}", table.join(", "));
+        match &self.confinement {
+            Confinement::Off => toml.push_str("confine = \"off\"\n"),
+            Confinement::Profile(profile) => {
+                let records = (self.kind == Kind::Fixture).then(|| path_text(records));
+                let table = profile.entries(records);
+                if !table.is_empty() {
+                    let _ = writeln!(toml, "confine = {{ {} }}", table.join(", "));
+                }
+            }
         }
         for line in &self.lines {
             let _ = writeln!(toml, "{line}");
@@ -197,9 +223,39 @@ impl Server {
         toml
     }
 
+    #[track_caller]
+    fn profile(&mut self) -> &mut Profile {
+        match &mut self.confinement {
+            Confinement::Profile(profile) => profile,
+            Confinement::Off => panic!("an unconfined server has no profile"),
+        }
+    }
+
     fn rule(mut self, verdict: &'static str, globs: &[&str]) -> Self {
         self.rules.entry(verdict).or_default().extend(globs.iter().map(|glob| (*glob).to_owned()));
         self
+    }
+}
+
+impl Default for Confinement {
+    fn default() -> Self {
+        Self::Profile(Profile::default())
+    }
+}
+
+impl Profile {
+    /// The entries of the table `confine`.
+    fn entries(&self, records: Option<String>) -> Vec<String> {
+        let write: Vec<&String> = self.write.iter().chain(&records).collect();
+        let mut entries = Vec::new();
+        if !self.read.is_empty() {
+            entries.push(format!("read = {:?}", self.read));
+        }
+        if !write.is_empty() {
+            entries.push(format!("write = {write:?}"));
+        }
+        entries.extend(self.entries.iter().cloned());
+        entries
     }
 }
 

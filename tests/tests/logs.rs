@@ -15,10 +15,7 @@ const SECRET: &str = "canary-9d0c73e1-of-the-logs";
 
 /// A server that runs this shell script before it serves.
 fn script(text: &str) -> Server {
-    let fixture = cofferdam_tests::process::built("COFFERDAM_FIXTURE_BIN", "fixture-server");
-    Server::command(["sh", "-c", &format!("{text}\nexec \"$FIXTURE\"")])
-        .env("FIXTURE", &fixture.display().to_string())
-        .env("SECRET", "{local.value}")
+    Server::script(&format!("{text}\nexec \"$FIXTURE\"")).env("SECRET", "{local.value}")
 }
 
 fn world(text: &str) -> Builder {

@@ -41,7 +41,9 @@ fn server_filesystem_works_within_its_rules() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     std::fs::write(directory.path().join("hello.txt"), "hello from a file").unwrap();
     let Some(server) = Server::filesystem(directory.path()) else { return };
-    let world = World::new().server("files", server.allow(&["read_*", "list_*"])).start();
+    // It could write: the rules are what stops it.
+    let server = server.writing(directory.path()).allow(&["read_*", "list_*"]);
+    let world = World::new().server("files", server).start();
     let mut shim = world.connected("files");
     let path = |name: &str| directory.path().join(name).display().to_string();
     assert!(
@@ -74,7 +76,8 @@ fn a_module_in_the_directory_of_the_sidecar_is_not_started() {
     std::fs::write(&planted, "open('started', 'w')\n").expect("a temporary directory is writable");
     let python = python.display().to_string();
     let server = Server::command([&python, "-m", "mcp_server_time", "--local-timezone", "UTC"]);
-    let in_project = Server::command([&python, "-m", "mcp_server_time"]);
+    let server = server.confine("home = \"keep\"");
+    let in_project = Server::command([&python, "-m", "mcp_server_time"]).writing(project.path());
     let in_project = in_project.line(&format!("cwd = {:?}", project.path()));
     let world = World::new().server("time", server).server("in-project", in_project).prepare();
     let mut command = world.cofferdam_command();
@@ -86,7 +89,7 @@ fn a_module_in_the_directory_of_the_sidecar_is_not_started() {
     assert!(now.contains("UTC"), "{now}");
     assert!(!project.path().join("started").exists());
     let own = world.layout().state.join("servers/time");
-    let mode = own.metadata().expect("the server's directory is there").permissions().mode();
+    let mode = own.metadata().expect("the server's lasting home is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     // `cwd` names another directory, here the one with the other module.
     let mut shim = world.shim("in-project");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cofferdam_tests::encodings::LEAKED_AS;
 use cofferdam_tests::harness::{Harness, refusal_of, text_of};
-use cofferdam_tests::process::parent_of;
+use cofferdam_tests::process::keeper_of;
 use cofferdam_tests::relay::RawRelay;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -182,17 +182,10 @@ fn public_fields_are_left_alone() {
 
 #[test]
 fn secrets_reach_files_that_only_their_server_can_read() {
-    let server = Server::command([
-        "sh",
-        "-c",
-        "cat \"$KEY_FILE\" >&2; stat -c 'mode %a' \"$KEY_FILE\" >&2; exec \"$FIXTURE\"",
-    ])
-    .env(
-        "FIXTURE",
-        &cofferdam_tests::process::built("COFFERDAM_FIXTURE_BIN", "fixture-server").display().to_string(),
-    )
-    .env("KEY_FILE", "{file:key.pem}")
-    .file("key.pem", "begin {local.value} end\n");
+    let server =
+        Server::script("cat \"$KEY_FILE\" >&2; stat -c 'mode %a' \"$KEY_FILE\" >&2; exec \"$FIXTURE\"")
+            .env("KEY_FILE", "{file:key.pem}")
+            .file("key.pem", "begin {local.value} end\n");
     let world = leaky(server);
     let mut shim = world.connected("tools");
     world.wait_until("the server read its file", || world.log().contains(&format!("begin {MARK} end")));
@@ -228,9 +221,8 @@ fn only_the_server_has_the_secret_in_its_environment_or_arguments() {
         .start();
     let shim = world.connected("tools");
     let server = world.fixture_processes("tools")[0];
-    let keeper = parent_of(server).expect("a server has a keeper");
     let sidecar = world.sidecar().id();
-    assert_eq!(parent_of(keeper), Some(sidecar));
+    let keeper = keeper_of(server, sidecar).expect("a server has a keeper");
     assert!(environment_and_arguments(server).contains(SECRET), "the server does not have the secret");
     for process in [keeper, sidecar] {
         // Root can read their memory in any case; the core limit is set together with the protection against other
@@ -273,16 +265,10 @@ fn a_request_id_that_equals_a_secret_is_returned_unchanged() {
 /// A line of stderr is cut before it is logged; the cut must not leave half of a secret unrecognised.
 #[test]
 fn a_secret_on_stderr_is_redacted_across_reads() {
-    let server = Server::command([
-        "sh",
-        "-c",
+    let server = Server::script(
         "printf '%04000d' 0 >&2; for i in 1 2 3 4 5 6 7 8 9; do printf '%s' \"$SECRET\" >&2; done; echo >&2; exec \"$FIXTURE\"",
-    ])
-    .env("SECRET", "{local.value}")
-    .env(
-        "FIXTURE",
-        &cofferdam_tests::process::built("COFFERDAM_FIXTURE_BIN", "fixture-server").display().to_string(),
-    );
+    )
+    .env("SECRET", "{local.value}");
     let world = leaky(server);
     world.connected("tools");
     world.wait_until("stderr reached the log", || world.log().contains(&"0".repeat(4000)));

@@ -2,7 +2,6 @@
 //! `cofferdam` and two MCP servers on the path. Only the address differs: every test has its own server.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -140,10 +139,7 @@ impl Workspace {
         for server in ["github-mcp-server", "internal-mcp-server"] {
             let program = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
             let path = workspace.file(&format!("home/bin/{server}"));
-            fs::write(&path, format!("#!/bin/sh\nexec '{}'\n", program.display()))
-                .expect("a temporary directory is writable");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
-                .expect("a temporary directory is writable");
+            fs::copy(program, path).expect("a temporary directory is writable");
         }
         Some(workspace)
     }

@@ -8,6 +8,7 @@ export type PipeRoute = "dial-out" | "preview" | "ssh";
 export type Harness = "claude" | "codex" | "gemini" | "opencode";
 export type Lifetime = "configured" | "detached" | "followed";
 export type AttachState = "attached" | "connecting" | "detached";
+export type Confine = "off" | "on";
 export type AttachmentState =
   | "finding"
   | "resuming"
@@ -125,6 +126,7 @@ export interface Description {
   readonly enrolment?: string | null;
   readonly name?: string | null;
   readonly pid?: number | null;
+  readonly confine?: Confine | null;
   readonly replacement?: string | null;
   readonly scopes?: readonly ScopeProcess[];
 }

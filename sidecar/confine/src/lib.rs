@@ -13,12 +13,15 @@
 //! operating system and holds no secret; nothing is writable but the server's own directories and what the profile names.
 
 mod bpf;
+mod downloader;
 mod profile;
 mod program;
 mod system;
 mod system_calls;
 mod walls;
 
+pub use downloader::{DownloadSource, Downloader};
 pub use profile::{HOME, Home, InvalidPath, Profile, ShownPath, ShownPathError};
 pub use program::{Program, ProgramError};
+pub use system::is_part_of_the_system;
 pub use walls::{OwnDirectories, Start, WallsError, environment, walls};

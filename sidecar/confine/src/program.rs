@@ -36,7 +36,7 @@ pub struct Program {
     pub shown: BTreeSet<PathBuf>,
     /// The files that are executed to start it: itself, its interpreters, and `env` where that finds one.
     pub executed: BTreeSet<PathBuf>,
-    /// Directories of the paths in `command` that are links, and where they lead.
+    /// Links among the paths in `command` and their directories, and where they lead.
     pub links: BTreeMap<PathBuf, PathBuf>,
 }
 
@@ -108,7 +108,7 @@ impl Finder<'_> {
             if self.steps > MAX_STEPS {
                 return Err(ProgramError::TooManySteps(path.to_owned()));
             }
-            self.show(&current);
+            self.show(&current)?;
             match std::fs::read_link(&current) {
                 Ok(target) => {
                     current = self.locate(&current.parent().unwrap_or(Path::new("/")).join(target))?
@@ -138,10 +138,10 @@ impl Finder<'_> {
         Ok(parent.canonicalize().map_err(failed)?.join(name))
     }
 
-    /// Shows what belongs to a file, or else the file alone.
-    fn show(&mut self, file: &Path) {
+    /// Shows what belongs to a file, or else the file alone; a link alone stays one.
+    fn show(&mut self, file: &Path) -> Result<(), ProgramError> {
         if PROGRAMS.iter().any(|system| file.starts_with(system)) {
-            return;
+            return Ok(());
         }
         let around = [node_modules(file), virtual_environment(file), prefix(file), package(file)];
         let shown = around.into_iter().flatten().find(|directory| self.may_be_shown(directory));
@@ -149,7 +149,15 @@ impl Finder<'_> {
             // The base interpreter of a virtual environment; if it is gone, the environment's own link is broken too.
             let _ = self.follow(&base);
         }
-        self.shown.insert(shown.unwrap_or_else(|| file.to_owned()));
+        match (shown, std::fs::read_link(file)) {
+            (Some(directory), _) => _ = self.shown.insert(directory),
+            (None, Ok(target)) => {
+                let target = self.locate(&file.parent().unwrap_or(Path::new("/")).join(target))?;
+                self.links.insert(file.to_owned(), target);
+            }
+            (None, Err(_)) => _ = self.shown.insert(file.to_owned()),
+        }
+        Ok(())
     }
 
     fn may_be_shown(&self, directory: &Path) -> bool {
@@ -339,6 +347,18 @@ mod tests {
         let program = files.find("linked/tool", &[]).unwrap();
         assert_eq!(program.path, files.path("real/tool"));
         assert_eq!(program.links, BTreeMap::from([(files.path("linked"), files.path("real"))]));
+    }
+
+    /// As `uv tool install` and `npm link` leave programs in `~/.local/bin`.
+    #[test]
+    fn a_link_to_a_program_elsewhere_stays_a_link() {
+        let files = Files::new(&[("home/tools/server", "\u{7f}ELF"), ("home/.local/bin/other", "")]);
+        let link = files.path("home/.local/bin/server");
+        symlink("../../tools/server", &link).unwrap();
+        let program = files.find("home/.local/bin/server", &[]).unwrap();
+        let target = files.path("home/tools/server");
+        assert_eq!((&program.path, &program.shown), (&link, &BTreeSet::from([target.clone()])));
+        assert_eq!(program.links, BTreeMap::from([(link, target)]));
     }
 
     #[test]

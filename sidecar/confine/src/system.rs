@@ -39,6 +39,11 @@ const LINKS: [(&str, &str); 4] = [
     ("/dev/stdout", "/proc/self/fd/1"),
 ];
 
+/// Whether every confined server sees a path, because it is a program, a library or a setting of the operating system.
+pub fn is_part_of_the_system(path: &Path) -> bool {
+    PROGRAMS.iter().chain(&SETTINGS).any(|part| path.starts_with(part))
+}
+
 /// The parts that this host has.
 pub(crate) fn entries() -> Vec<Entry> {
     let shown = PROGRAMS.iter().chain(&SETTINGS).filter_map(|path| shown(path));

@@ -93,6 +93,19 @@ impl AllowedHost {
         }
     }
 
+    /// Whether a client that connects to what `other` names is let through by this entry.
+    pub fn covers(&self, other: &Self) -> bool {
+        let is_loopback = |address: &IpAddr| *address == IpAddr::V4(Ipv4Addr::LOCALHOST);
+        match (&self.pattern, &other.pattern) {
+            (_, HostPattern::Name(name, _)) => self.reach_of(name, other.port).is_some(),
+            (HostPattern::Localhost, HostPattern::Address(address))
+            | (HostPattern::Address(address), HostPattern::Localhost) => {
+                self.port == other.port && is_loopback(address)
+            }
+            (one, other_pattern) => self.port == other.port && one == other_pattern,
+        }
+    }
+
     /// Which addresses this entry lets a connection to `name` have; `None` if it is about other names or another port.
     pub(crate) fn reach_of(&self, name: &HostName, port: u16) -> Option<Reach> {
         match &self.pattern {
@@ -243,6 +256,32 @@ mod tests {
             let host: AllowedHost = text.parse().unwrap();
             assert_eq!(host.to_string(), written);
             assert_eq!(written.parse(), Ok(host));
+        }
+    }
+
+    #[test]
+    fn an_entry_covers_what_clients_reach_through_it() {
+        let covers = |one: &str, other: &str| {
+            one.parse::<AllowedHost>().unwrap().covers(&other.parse::<AllowedHost>().unwrap())
+        };
+        for (one, other) in [
+            ("a.example:443", "a.example:443"),
+            ("*.a.example:443", "b.a.example:443"),
+            ("private:db.internal:5432", "db.internal:5432"),
+            ("localhost:80", "127.0.0.1:80"),
+            ("127.0.0.1:80", "localhost:80"),
+            ("10.0.0.5:80", "10.0.0.5:80"),
+        ] {
+            assert!(covers(one, other), "{one} does not cover {other}");
+        }
+        for (one, other) in [
+            ("a.example:443", "a.example:80"),
+            ("*.a.example:443", "a.example:443"),
+            ("localhost:80", "127.0.0.1:81"),
+            ("localhost:80", "[::1]:80"),
+            ("localhost:80", "a.example:80"),
+        ] {
+            assert!(!covers(one, other), "{one} covers {other}");
         }
     }
 

@@ -52,6 +52,9 @@ pub(crate) fn server_table(server: &FoundServer, names: &SecretNames<'_>) -> Tab
                 table.insert("cwd", value(directory));
             }
             insert_templates(&mut table, "env", server, env, names);
+            if let Some(confine) = server.needs.value() {
+                table.insert("confine", Item::Value(confine));
+            }
         }
         FoundKind::Url { url, headers, is_private } => {
             table.insert("url", value(url));

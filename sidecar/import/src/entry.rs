@@ -14,6 +14,7 @@ use crate::e2b;
 use crate::found::{
     Composed, FoundEntry, FoundKind, FoundServer, Part, Place, ReferencedOrigin, ReferencedSource,
 };
+use crate::needs::Needs;
 use crate::recognise::Reason;
 use crate::secret_names::is_secret_name;
 use crate::shim_entry::read_shim;
@@ -45,7 +46,9 @@ pub(crate) fn read_entry(
     match read_kind(name, entry, &mut composer) {
         Ok(mut kind) => {
             composer.replace_known(&mut kind);
-            let Composer { secrets, sources, notes, .. } = composer;
+            let needs = needs_of(&kind, surroundings);
+            let Composer { secrets, sources, mut notes, .. } = composer;
+            notes.extend(needs.notes.iter().cloned());
             let path = path.iter().cloned().chain([name.to_owned()]).collect();
             FoundEntry::Server(FoundServer {
                 name: name.to_owned(),
@@ -54,10 +57,23 @@ pub(crate) fn read_entry(
                 kind,
                 secrets,
                 sources,
+                needs,
                 notes,
             })
         }
         Err(why) => FoundEntry::Skipped { name: name.to_owned(), why },
+    }
+}
+
+/// What the process of a server needs inside its walls.
+fn needs_of(kind: &FoundKind, surroundings: &Surroundings<'_>) -> Needs {
+    match kind {
+        FoundKind::Command { command, env, directory } => {
+            let command: Vec<String> = command.iter().map(Composed::with_gaps).collect();
+            let variables: Vec<String> = env.values().map(Composed::with_gaps).collect();
+            Needs::of(&command, variables.iter().map(String::as_str), directory.as_deref(), surroundings)
+        }
+        FoundKind::Url { .. } => Needs::default(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::dialect::Dialect;
+use crate::needs::Needs;
 use crate::recognise::Reason;
 use crate::shapes;
 
@@ -43,6 +44,8 @@ pub struct FoundServer {
     pub(crate) kind: FoundKind,
     pub secrets: Vec<FoundSecret>,
     pub(crate) sources: Vec<ReferencedSource>,
+    /// What its process needs inside its walls.
+    pub(crate) needs: Needs,
     /// What is different from before, or has to be done by hand.
     pub notes: Vec<String>,
 }
@@ -152,6 +155,15 @@ impl FoundSecret {
 }
 
 impl Composed {
+    /// The text, with a control character in the place of each part that is filled in later.
+    pub(crate) fn with_gaps(&self) -> String {
+        let text = |part: &Part| match part {
+            Part::Literal(text) => text.to_string(),
+            Part::Secret(_) | Part::Source(_) => "\u{1a}".to_owned(),
+        };
+        self.0.iter().map(text).collect()
+    }
+
     /// The literal parts.
     pub(crate) fn literals(&self) -> String {
         let literals = self.0.iter().filter_map(|part| match part {

@@ -9,6 +9,7 @@
 //! | `secret_names`, `shapes`, `recognise` | which part of a text is a secret |
 //! | `composer` | splits the texts of a server into literals, secrets and references |
 //! | `entry`, `e2b` | reads one server |
+//! | `needs`, `registry` | what a server needs inside its walls, and where package managers download from |
 //! | `found` | what was found |
 //! | `settings` | reads and rewrites a whole settings file |
 //! | `definition` | a server as a table of the configuration |
@@ -38,10 +39,12 @@ mod entry;
 mod file_change;
 mod found;
 mod json_edit;
+mod needs;
 mod plan;
 mod recognise;
 mod record;
 mod references;
+mod registry;
 mod rewrite;
 mod secret_names;
 mod settings;
@@ -60,6 +63,7 @@ pub use file_change::{
     FileState, FileVersion, ReadFileError, ReplaceError, read_version, replace as replace_file,
 };
 pub use found::{FoundEntry, FoundSecret, FoundServer, FoundShim, Place};
+pub use needs::Needs;
 pub use plan::{
     Destination, Fields, Held, Plan, PlanError, PlanInput, PlannedSecret, PlannedServer, ServerOrigin,
     Stored, StoredAt, plan,
@@ -70,4 +74,4 @@ pub use record::{Record, RecordError, Rewriting, Undone};
 pub use settings::{HarnessEdit, HarnessEditError, Restored, Settings};
 pub use shim_entry::ShimProgram;
 pub use store::{Store, StoreError, encode_fields};
-pub use surroundings::{Surroundings, project_of};
+pub use surroundings::{Directory, Surroundings, project_of};

@@ -9,8 +9,23 @@ pub struct Surroundings<'a> {
     pub project: Option<PathBuf>,
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     pub exists: &'a dyn Fn(&Path) -> bool,
+    /// Whether a path is a directory that a confined server may see.
+    pub directory: &'a dyn Fn(&Path) -> Directory,
+    /// The content of a settings file of a package manager.
+    pub text_of: &'a dyn Fn(&Path) -> Option<String>,
     /// Whether the configuration of the sidecar has a server of this name.
     pub is_configured: &'a dyn Fn(&str) -> bool,
+}
+
+/// What a path is to a confined server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Directory {
+    /// It is no directory.
+    None,
+    /// It can be shown.
+    Ordinary,
+    /// It contains what no confined server may see.
+    TooWide,
 }
 
 /// Directories in which a project has the settings of one harness.
@@ -21,7 +36,15 @@ const PROJECT_FILES: &[&str] = &[".mcp.json", "opencode.json", "opencode.jsonc",
 impl Surroundings<'_> {
     /// Without directories and variables.
     pub fn nowhere() -> Self {
-        Self { home: None, project: None, variable: &|_| None, exists: &|_| false, is_configured: &|_| false }
+        Self {
+            home: None,
+            project: None,
+            variable: &|_| None,
+            exists: &|_| false,
+            directory: &|_| Directory::None,
+            text_of: &|_| None,
+            is_configured: &|_| false,
+        }
     }
 
     /// A path in settings: `~` is the home, a relative path begins at the project.

@@ -6,9 +6,9 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use cofferdam_import::{
-    Application, Destination, Fields, FileState, FoundEntry, FoundServer, Held, Plan, PlanInput, Record,
-    Settings, SettingsChange, ShimProgram, Store, Stored, StoredAt, Surroundings, Undone, WriteSecret, apply,
-    plan, project_of, read_version,
+    Application, Destination, Directory, Fields, FileState, FoundEntry, FoundServer, Held, Plan, PlanInput,
+    Record, Settings, SettingsChange, ShimProgram, Store, Stored, StoredAt, Surroundings, Undone,
+    WriteSecret, apply, plan, project_of, read_version,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -97,6 +97,8 @@ impl Case {
             project: project_of(&self.settings_path(), Some(home)),
             variable: &|_| None,
             exists: &|path| path.exists(),
+            directory: &|_| Directory::None,
+            text_of: &|_| None,
             is_configured: &|_| false,
         };
         Settings::read(&self.settings_path(), &self.bytes(), &surroundings)

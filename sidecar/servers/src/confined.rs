@@ -1,14 +1,14 @@
 //! Starts the process of a confined server.
 //!
-//! What must stay true: a server whose walls cannot be built does not start; without its own `/proc` it starts only where the
-//! kernel refuses one, which is logged.
+//! What must stay true: a server whose walls cannot be built does not start, nor one that would have to be downloaded first and
+//! cannot be; without its own `/proc` it starts only where the kernel refuses one, which is logged.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cofferdam_confine::{self as confine, Home, OwnDirectories, Start};
+use cofferdam_confine::{self as confine, Downloader, Home, OwnDirectories, ShownPath, Start};
 use cofferdam_egress::{AddressPool, Egress, Plan};
 use cofferdam_net::SystemResolver;
 use cofferdam_process::{self as process, Launch, Proc, ServerProcess, Variable};
@@ -32,6 +32,8 @@ pub(crate) struct ConfinedStart<'a> {
     pub(crate) injected: Vec<Variable>,
     pub(crate) files: Option<&'a Path>,
     pub(crate) directory: Option<&'a Path>,
+    /// The directory that the sandbox's grant names.
+    pub(crate) workspace: Option<&'a ShownPath>,
     /// Where a lasting home directory is made.
     pub(crate) directories: &'a WorkingDirectories,
     pub(crate) limits: &'a ServerLimits,
@@ -43,6 +45,11 @@ pub(crate) async fn start(
     confinement: &Confinement,
     start: ConfinedStart<'_>,
 ) -> Result<(ServerProcess, Egress), StartError> {
+    if let Some(downloader) = Downloader::of(start.program, start.written)
+        && confinement.prevents(downloader)
+    {
+        return Err(StartError::Downloader { downloader, server: start.observer.server.clone() });
+    }
     // With a resolver also where no name is listed, so that every refused name is reported.
     let plan = Plan::new(&confinement.hosts, AddressPool::default())?.with_resolver();
     let observer = Arc::clone(&start.observer);
@@ -63,13 +70,16 @@ async fn start_process(
     let path = process::program_path(start.program.as_ref())?;
     let written: Vec<OsString> = start.written.iter().map(Into::into).collect();
     let (hosts, resolver) = (plan.hosts_file(), plan.resolv_conf());
+    let profile = confinement
+        .profile_in(start.workspace)
+        .ok_or_else(|| StartError::NoWorkspace { server: start.observer.server.clone() })?;
     let kept_home = match confinement.profile.home {
         Home::Keep => Some(start.directories.of(&start.observer.server)?),
         Home::Private => None,
     };
     let attempt = |proc: Proc| {
         let (walls, program) = confine::walls(
-            &confinement.profile,
+            &profile,
             &Start {
                 program: &path,
                 arguments: &written,

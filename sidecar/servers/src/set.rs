@@ -322,6 +322,11 @@ impl ServerSet {
         self.slots[0].processes.pid()
     }
 
+    /// The configuration that the server's own process was started with.
+    pub fn started_with(&self) -> Option<&Arc<ServerSpec>> {
+        self.slots[0].processes.current.as_ref().map(|current| &current.spec)
+    }
+
     /// The progress of replacements, as `sessions` shows it.
     pub fn describe_replacement(&self) -> Option<String> {
         let parts: Vec<String> = self.slots.iter().filter_map(Slot::describe_replacement).collect();

@@ -1,12 +1,13 @@
 //! The checked configuration of a server: what is started or called, with which credentials, under which rules.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_confine::Profile;
+use cofferdam_confine::{Downloader, Profile, ShownPath};
 use cofferdam_egress::AllowedHost;
 use cofferdam_net::AddressPolicy;
 use cofferdam_policy::{Glob, Rules};
@@ -223,10 +224,38 @@ pub struct StdioServer {
 #[derive(Debug)]
 pub struct Confinement {
     pub profile: Profile,
+    /// What it may do with the directory that the sandbox's grant names. `None`: it does not see it.
+    pub workspace: Option<WorkspaceAccess>,
     /// What it may connect to. A [plan](cofferdam_egress::Plan) can be made of them.
     pub hosts: Vec<AllowedHost>,
     /// The sidecar's own files, which no confined server sees.
     pub hidden: Arc<[PathBuf]>,
+}
+
+/// How a confined server sees the workspace of the grant through which it is reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WorkspaceAccess {
+    Read,
+    Write,
+}
+
+impl Confinement {
+    /// The profile, with the workspace of a grant where the server sees that. `None` if the grant has none.
+    pub fn profile_in(&self, workspace: Option<&ShownPath>) -> Option<Cow<'_, Profile>> {
+        let Some(access) = self.workspace else { return Some(Cow::Borrowed(&self.profile)) };
+        let mut profile = self.profile.clone();
+        let paths = match access {
+            WorkspaceAccess::Read => &mut profile.read,
+            WorkspaceAccess::Write => &mut profile.write,
+        };
+        paths.push(workspace?.clone());
+        Some(Cow::Owned(profile))
+    }
+
+    /// Whether a server that is downloaded at its start cannot be.
+    pub fn prevents(&self, downloader: Downloader) -> bool {
+        !downloader.works_with(&self.profile, self.hosts.len())
+    }
 }
 
 #[derive(Debug)]

@@ -1,12 +1,13 @@
 //! Why a server did not start.
 
 use cofferdam_base::text::error_chain;
-use cofferdam_confine::WallsError;
+use cofferdam_confine::{Downloader, WallsError};
 use cofferdam_egress::{PlanError, ServeError};
 use cofferdam_process::LaunchError;
 use cofferdam_secrets::files::FileError;
 use cofferdam_secrets::{InjectError, SecretError};
 use relay_proto::code::Code;
+use relay_proto::name::Name;
 
 use crate::grant_limits::LimitReached;
 use crate::working_directory::WorkingDirectoryError;
@@ -28,8 +29,17 @@ pub enum StartError {
     NetworkPlan(#[from] PlanError),
     #[error("serve the server's network")]
     Network(#[from] ServeError),
+    #[error(
+        "`{downloader}` downloads the server when it starts it, and the server's walls leave no network or no place for that; {}",
+        downloader.next_step(server.as_str())
+    )]
+    Downloader { downloader: Downloader, server: Name },
     #[error(transparent)]
     Walls(#[from] WallsError),
+    #[error(
+        "the profile of `servers.{server}` shows it `{{workspace}}`, and the sandbox's grant has no `workspace`: add it to the grant"
+    )]
+    NoWorkspace { server: Name },
     #[error(transparent)]
     WorkingDirectory(#[from] WorkingDirectoryError),
 }
@@ -41,10 +51,12 @@ impl StartError {
                 Code::CredentialUnavailable
             }
             Self::LimitReached(_)
+            | Self::Downloader { .. }
             | Self::Files(_)
             | Self::Launch(_)
             | Self::Network(_)
             | Self::NetworkPlan(_)
+            | Self::NoWorkspace { .. }
             | Self::Walls(_)
             | Self::WorkingDirectory(_) => Code::ServerUnavailable,
         }
@@ -65,7 +77,10 @@ impl StartError {
                 format!("{}; correct the server's configuration or the secret", error.for_sandbox())
             }
             Self::Files(_) => format!("its files cannot be written on the host; {ADMINISTRATOR}"),
-            Self::Network(_) | Self::NetworkPlan(_) | Self::Walls(_) => {
+            Self::Downloader { .. } => {
+                format!("its profile on the host does not let it be downloaded; {ADMINISTRATOR}")
+            }
+            Self::Network(_) | Self::NetworkPlan(_) | Self::NoWorkspace { .. } | Self::Walls(_) => {
                 format!("it cannot be confined on the host; {ADMINISTRATOR}")
             }
             Self::Launch(_) => format!("its program cannot be started on the host; {ADMINISTRATOR}"),

@@ -140,6 +140,7 @@ impl CallerContext {
             files: session.context.files.clone(),
             tasks: session.context.tasks.clone(),
             working_directories: session.context.server_state.directories.clone(),
+            workspace: config.grants.get(&session.grant).and_then(|grant| grant.workspace.clone()),
             stderr: StderrSink {
                 files: session.context.server_state.stderr.clone(),
                 session: Arc::clone(&session.id),

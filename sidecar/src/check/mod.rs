@@ -4,14 +4,16 @@
 //! |---|---|
 //! | [`findings`] | what was found, as lines or as JSON |
 //! | `secrets` | the sources of secrets, and the fields that templates use |
+//! | `confinement` | what the walls of a server keep from it that its command and variables name |
 //! | `files` | programs, directories, certificates and keys |
 //! | [`online`] | whether Vault is set up for the configuration |
 //! | [`vault_needs`] | what a configuration needs in Vault |
 //!
 //! What must stay true: the checks of this host have no side effects, so they run no program and create no file; a finding shows
 //! neither a value of the configuration, which may be a credential by mistake, nor anything of a secret but names of fields that
-//! the configuration uses.
+//! the configuration uses. Exceptions are hosts with their ports, and paths that exist.
 
+mod confinement;
 mod files;
 pub(crate) mod findings;
 pub(crate) mod online;
@@ -28,6 +30,7 @@ pub(crate) fn check_host<'a>(file: &'a Path, config: &Config, severity: Severity
     let mut findings = Findings::new(file, severity);
     secrets::check(config, &mut findings);
     files::check(config, &mut findings);
+    confinement::check(config, &mut findings);
     findings.sort();
     findings
 }

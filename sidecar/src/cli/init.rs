@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cofferdam_base::text::{error_chain, shell_quoted};
+use cofferdam_import::{Needs, Surroundings};
 use cofferdam_process::program_path;
 use nix::unistd::getuid;
 use relay_proto::name::Name;
 use zeroize::Zeroizing;
 
 use super::arguments::InitArguments;
+use super::server_needs;
 use crate::config::{self, Environment};
 use crate::demo;
 use crate::terminal;
@@ -77,7 +79,9 @@ pub(super) fn run(file: Option<&Path>, arguments: &InitArguments) -> Result<Exit
     };
     let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
     let relay = relay_socket(&environment);
-    let text = configuration(&server, &relay);
+    let needs = needs_of(&server, &path);
+    needs.notes.iter().for_each(|note| eprintln!("  note: {note}"));
+    let text = configuration(&server, &needs, &relay);
     if let Err(problems) = config::check_text(&text, &path) {
         return Err(Failure::new(Sysexit::Configuration, problems)
             .hint("nothing was written; run this again with other answers"));
@@ -160,6 +164,20 @@ fn ask_for_server() -> Result<FirstServer, Failure> {
     Ok(FirstServer { name, command, secret, variable: None, comment: "" })
 }
 
+/// What the server needs inside its walls, as far as its command says.
+fn needs_of(server: &FirstServer, path: &Path) -> Needs {
+    let hidden = server_needs::hidden(path, None);
+    let surroundings = Surroundings {
+        home: std::env::var_os("HOME").map(PathBuf::from),
+        variable: &|name| std::env::var(name).ok(),
+        exists: &|path| path.exists(),
+        directory: &|path| server_needs::directory(path, &hidden),
+        text_of: &server_needs::text_of,
+        ..Surroundings::nowhere()
+    };
+    Needs::of(&server.command, std::iter::empty(), None, &surroundings)
+}
+
 fn ask_for_value() -> Result<Zeroizing<Vec<u8>>, Failure> {
     loop {
         let value = prompt::read_hidden("Its value (not shown)? ").map_err(no_answer)?;
@@ -237,7 +255,7 @@ fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }
 
-fn configuration(server: &FirstServer, relay: &Path) -> String {
+fn configuration(server: &FirstServer, needs: &Needs, relay: &Path) -> String {
     let FirstServer { name, command, secret, variable, comment } = server;
     let command: Vec<String> = command.iter().map(|word| quoted(word)).collect();
     let mut environment = Vec::new();
@@ -252,6 +270,10 @@ fn configuration(server: &FirstServer, relay: &Path) -> String {
     let environment = match environment.is_empty() {
         true => "# env = { TOKEN = \"{name.value}\" }         # a secret of [secrets.name], which only this server gets".to_owned(),
         false => format!("env = {{ {} }}", environment.join(", ")),
+    };
+    let confine = match needs.value() {
+        None => "# confine = { hosts = [\"api.example.com:443\"], write = [\"/srv/project\"] }".to_owned(),
+        Some(value) => format!("confine = {}", value.to_string().trim()),
     };
     format!(
         "\
@@ -272,6 +294,8 @@ unix-grant = \"dev\"
 {secrets}{comment}[servers.{name}]
 command = [{command}]
 {environment}
+# The server is confined: of this host it sees its own program and the system's, and it has no network. What else it needs:
+{confine}
 # What agents may call. Without this: every tool of the server.
 # tools = {{ allow = [\"get_*\", \"list_*\"], ask = [], deny = [] }}
 

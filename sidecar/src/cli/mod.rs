@@ -15,6 +15,7 @@
 //! | [`init`] | `init`: writes a first configuration |
 //! | [`logs`] | `logs`: what a server wrote to stderr |
 //! | [`serve`] | `serve`: runs the sidecar |
+//! | [`server_needs`] | what `import` and `init` look at to find what a server needs inside its walls |
 //! | [`sessions`] | `sessions`, `kill` and `enrolments` |
 //! | [`shell_files`] | `completions` and `man-pages` |
 //! | [`shim`] | `shim`: writes the static shim |
@@ -36,6 +37,7 @@ mod import;
 mod init;
 mod logs;
 mod serve;
+mod server_needs;
 mod sessions;
 mod shell_files;
 mod shim;

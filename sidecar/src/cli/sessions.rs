@@ -16,7 +16,7 @@ use crate::daemon::admin::{
 };
 use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::enrolment::EnrolmentKind;
-use crate::link::command::{Description, Processes, ScopeProcess};
+use crate::link::command::{Confine, Description, Processes, ScopeProcess};
 use crate::link::describe::Credential;
 use crate::link::registry::EndedLink;
 use crate::terminal;
@@ -134,6 +134,10 @@ fn add_session(table: &mut Table, session: &Description, rates: &CallRates) {
         or_dash(&session.name).into(),
     ]);
     table.row(cells);
+    if session.confine == Some(Confine::Off) {
+        let text = "confine: off; the server can reach all that the sidecar's user can";
+        table.note(Cell::new(Role::Warning, text));
+    }
     for ScopeProcess { pid, tools } in &session.scopes {
         table.note(format!("process {pid} with other credentials: tools {tools}"));
     }

@@ -84,7 +84,7 @@ impl Environment {
         self.absolute_path("XDG_RUNTIME_DIR")
     }
 
-    pub(super) fn default_state_dir(&self) -> Option<PathBuf> {
+    pub(crate) fn default_state_dir(&self) -> Option<PathBuf> {
         if self.user == 0 {
             return Some("/var/lib/cofferdam".into());
         }

@@ -46,6 +46,7 @@ pub use types::*;
 // Used only by `call`, which should import these from `servers::spec`.
 pub use cofferdam_servers::spec::{Scope, ServerSpec as Server};
 
+pub(crate) use check::confine::WORKSPACE;
 pub(crate) use check::relay::SHARED_DIRECTORIES;
 
 /// A configuration has a few kilobytes. The limit protects against a wrong file and an endless device.

@@ -219,10 +219,11 @@ pub(super) struct RawServer {
     pub(super) env: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
     /// Files by name, with templates as in `env`. They have mode 0600 and are held in memory; `{file:NAME}` is a file's path.
     pub(super) files: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
-    /// What the process may reach on this host: a table, which confines it, or `off`. Default: `off`.
+    /// What the process may reach on this host: a table, or `off`. Default: an empty table, so that it reaches no more than every
+    /// confined server does, and has no network.
     pub(super) confine: Option<Spanned<RawConfine>>,
-    /// The directory in which the process starts; a relative path starts at the configuration's directory. Default: a directory
-    /// of the server's own in `state-dir`, empty at first.
+    /// The directory in which the process starts; a relative path starts at the configuration's directory. Default: the server's
+    /// home directory; with `confine = "off"` a directory of its own in `state-dir`, empty at first.
     pub(super) cwd: Option<Spanned<String>>,
     /// The server's URL. With `http://`, headers are allowed for loopback addresses only.
     pub(super) url: Option<Spanned<String>>,
@@ -339,6 +340,8 @@ pub(super) struct RawGrant {
     /// Policies of its sessions' Vault tokens. Required when one of its servers uses Vault: sessions never inherit the
     /// sidecar's own policies.
     pub(super) vault_policies: Option<Spanned<Vec<Spanned<String>>>>,
+    /// The directory that `{workspace}` stands for in `confine.read` and `confine.write` of its servers.
+    pub(super) workspace: Option<Spanned<String>>,
     /// How long the grant lasts from enrolment. Default: `8h`.
     #[schemars(extend("default" = "8h"))]
     pub(super) ttl: Option<Spanned<RawDuration>>,

@@ -33,9 +33,10 @@ pub(super) enum RawSwitch {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Profile")]
 pub(super) struct RawProfile {
-    /// Files and directories of this host that it may read. Nothing that contains the sidecar's own files.
+    /// Files and directories of this host that it may read. Nothing that contains the sidecar's own files. `{workspace}` is the
+    /// directory that the sandbox's grant names.
     pub(super) read: Vec<Spanned<String>>,
-    /// Directories, and files, of this host that it may read and change.
+    /// Directories, and files, of this host that it may read and change, also `{workspace}`.
     pub(super) write: Vec<Spanned<String>>,
     /// Programs that it may execute besides its own. Default: all that it sees.
     pub(super) exec: Option<Vec<Spanned<String>>>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::{self as audit, SyncMode};
+use cofferdam_confine::ShownPath;
 use cofferdam_platforms::{KeepAwake, PlatformSettings, SandboxId, WhenSuspended};
 use cofferdam_secrets::{SecretSpecs, Template};
 use cofferdam_servers::spec::ServerSpec;
@@ -103,6 +104,8 @@ pub struct Grant {
     pub servers: Vec<Name>,
     /// The only policies of the Vault tokens of the grant's sessions. Not empty when a server of the grant uses Vault.
     pub vault_policies: Vec<String>,
+    /// What `{workspace}` stands for in the profiles of its servers.
+    pub workspace: Option<ShownPath>,
     pub ttl: Duration,
 }
 

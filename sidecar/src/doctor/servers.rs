@@ -191,6 +191,7 @@ async fn try_one(context: &Arc<Context>, config: &Arc<Config>, server: Arc<Serve
         files: context.files.clone(),
         tasks: context.tasks.clone(),
         working_directories: context.server_state.directories.clone(),
+        workspace: config.grants.get(&session.grant).and_then(|grant| grant.workspace.clone()),
         stderr: StderrSink { files: context.server_state.stderr.clone(), session: Arc::clone(&session.id) },
         network_events: Arc::new(NetworkAudit { session: Arc::clone(&session), link: "doctor".into() }),
     };

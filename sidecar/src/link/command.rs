@@ -2,6 +2,7 @@
 
 use cofferdam_process as process;
 use cofferdam_servers as servers;
+use cofferdam_servers::spec::{ServerKind, ServerSpec};
 use cofferdam_vault::Revoked;
 use relay_proto::control::Resume;
 use tokio::sync::oneshot;
@@ -78,6 +79,9 @@ pub(crate) struct Description {
     pub(crate) server: String,
     pub(crate) connected: bool,
     pub(crate) pid: Option<u32>,
+    /// Whether the server's processes are confined. HTTP servers have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) confine: Option<Confine>,
     /// The progress of replacing the processes after a credential changed, if that is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) replacement: Option<String>,
@@ -99,6 +103,15 @@ pub(crate) struct Description {
     pub(crate) credentials: Vec<Credential>,
 }
 
+/// Whether there are walls around the processes of a server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Confine {
+    /// `confine = "off"`: it can reach all that the sidecar's user can.
+    Off,
+    On,
+}
+
 /// A process that runs tools of a scope.
 #[derive(Clone, Debug, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -106,6 +119,17 @@ pub(crate) struct ScopeProcess {
     /// The scope's tools as configured.
     pub(crate) tools: String,
     pub(crate) pid: u32,
+}
+
+impl Confine {
+    /// `None` for HTTP servers.
+    pub(crate) fn of(server: &ServerSpec) -> Option<Self> {
+        match &server.kind {
+            ServerKind::Http(_) => None,
+            ServerKind::Stdio(stdio) if stdio.confinement.is_some() => Some(Self::On),
+            ServerKind::Stdio(_) => Some(Self::Off),
+        }
+    }
 }
 
 impl From<servers::ScopeProcess> for ScopeProcess {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Link;
-use super::command::{Description, ScopeProcess};
+use super::command::{Confine, Description, ScopeProcess};
 use crate::call::{CallerContext, LinkCounters};
 
 /// A session's view of one secret.
@@ -89,7 +89,10 @@ impl Link {
         let CallerContext { session, link, server, .. } = &self.pipeline.caller;
         let LinkCounters { calls, refused, redactions } = self.pipeline.recorder.counters;
         let config = session.context.config.load();
-        let secrets = config.servers.get(server).map(|server| server.every_secret()).unwrap_or_default();
+        let configured = config.servers.get(server);
+        let secrets = configured.map(|server| server.every_secret()).unwrap_or_default();
+        // A running process has the walls with which it was started.
+        let started_with = self.servers.started_with().or(configured);
         Description {
             session: session.id.to_string(),
             link: link.to_string(),
@@ -99,6 +102,7 @@ impl Link {
             server: server.to_string(),
             connected: self.peer.is_connected(),
             pid: self.servers.pid(),
+            confine: started_with.and_then(|server| Confine::of(server)),
             replacement: self.servers.describe_replacement(),
             scopes: self.servers.scope_processes().into_iter().map(ScopeProcess::from).collect(),
             in_flight: self.pipeline.unanswered(),

@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::deadline::{PATIENCE, holds_within, wait_until};
 use crate::harness::Harness;
 use crate::process::{Running, built, command, command_line, into_file, output_of, read, send};
+use crate::process_numbers;
 use crate::recording_proxy::RecordingProxy;
 
 pub use builder::Builder;
@@ -336,6 +337,7 @@ impl World {
     fn with_layout(builder: Builder) -> Self {
         let layout = Layout::new();
         builder.write(&layout);
+        process_numbers::serve(&layout.records.join(process_numbers::SOCKET));
         let proxy = match builder.capture {
             Capture::Nothing => None,
             Capture::TowardsTheShim => {

@@ -37,7 +37,7 @@ fn secret_file(world: &World) -> std::path::PathBuf {
 /// Asserts that `check` warns with exit code 0, that `--strict` fails with 78, and that both name the key, its line and what
 /// is wrong.
 #[track_caller]
-fn assert_found(world: &World, key: &str, expected: &str) {
+pub(crate) fn assert_found(world: &World, key: &str, expected: &str) {
     let config = std::fs::read_to_string(&world.layout().config).expect("it was written");
     let warned = world.cofferdam(&["check"]);
     let (stdout, warnings) = printed(&warned);

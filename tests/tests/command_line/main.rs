@@ -8,6 +8,7 @@
 //! | [`suggestions`] | what is suggested for mistyped commands, options, servers and grants |
 //! | [`tables`] | the tables of `sessions` and `enrolments` |
 //! | [`unprivileged`] | a user who is not root |
+//! | [`walls`] | `cofferdam check`: what the walls of a server keep from it |
 
 mod check;
 mod exit_codes;
@@ -15,6 +16,7 @@ mod messages;
 mod suggestions;
 mod tables;
 mod unprivileged;
+mod walls;
 
 use std::process::Output;
 

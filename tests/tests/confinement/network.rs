@@ -113,7 +113,7 @@ fn a_name_that_is_not_listed_is_refused_and_the_entry_that_would_allow_it_is_log
 #[test]
 fn a_secret_in_a_name_is_scrubbed_in_the_log_and_the_audit() {
     let secret = "tunnelled-4711-0815-c0ffee";
-    let server = Server::command(["/usr/bin/python3", SCRIPT]).env("MARK", "{mark.value}").confined();
+    let server = Server::command(["/usr/bin/python3", SCRIPT]).env("MARK", "{mark.value}");
     let world = World::new().server("client", server).secret_file("mark", secret).start();
     let mut shim = world.connected("client");
     let with = json!({ "NAME": format!("{secret}.evil.example.com") });

@@ -18,16 +18,17 @@ fn conversation(server: Server, calls: &[(&str, Value)]) -> Vec<Value> {
     answers.into_iter().map(|answer| json!([answer["result"], answer["error"]])).collect()
 }
 
+/// Without walls the server is the same program, so what it says then is what it should say.
 #[track_caller]
-fn assert_no_difference(open: Server, confined: Server, calls: &[(&str, Value)]) {
-    assert_eq!(conversation(open, calls), conversation(confined, calls));
+fn assert_walls_make_no_difference(server: Server, calls: &[(&str, Value)]) {
+    assert_eq!(conversation(server.clone().unconfined(), calls), conversation(server, calls));
 }
 
 #[test]
 fn server_everything() {
     let Some(server) = Server::everything() else { return };
     let calls = [("echo", json!({"message": "hello"})), ("get-sum", json!({"a": 20, "b": 22}))];
-    assert_no_difference(server.clone(), server.confined(), &calls);
+    assert_walls_make_no_difference(server, &calls);
 }
 
 #[test]
@@ -43,7 +44,7 @@ fn server_filesystem() {
         ("list_directory", json!({"path": path("")})),
         ("read_text_file", json!({"path": "/etc/passwd"})),
     ];
-    assert_no_difference(server.clone(), server.writing(directory.path()), &calls);
+    assert_walls_make_no_difference(server.writing(directory.path()), &calls);
     assert_eq!(std::fs::read_to_string(path("new.txt")).expect("the server wrote it"), "y");
 }
 
@@ -53,7 +54,7 @@ fn server_filesystem_that_may_only_read() {
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("hello.txt"), "hello").expect("write a file");
     let Some(server) = Server::filesystem(directory.path()) else { return };
-    let world = World::new().server("files", server.shown(directory.path())).start();
+    let world = World::new().server("files", server).start();
     let mut shim = world.connected("files");
     assert_eq!(shim.call_text("read_text_file", json!({"path": path("hello.txt")})), "hello");
     let refused = shim.call_text("write_file", json!({"path": path("new.txt"), "content": "x"}));
@@ -68,7 +69,7 @@ fn server_time() {
         "convert_time",
         json!({"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}),
     )];
-    assert_no_difference(server.clone(), server.confined(), &calls);
+    assert_walls_make_no_difference(server, &calls);
 }
 
 /// The interpreters of these servers are outside of `/usr`, in a home directory or a cache.
@@ -80,7 +81,7 @@ fn an_interpreter_in_a_home_directory_is_found() {
     let real = interpreter.canonicalize().expect("the interpreter is there");
     let script = "import sys, ssl, sqlite3, json; print(json.dumps({'jsonrpc': '2.0', 'method': 'notifications/message', \
                   'params': {'level': 'info', 'data': [sys.prefix, sys.base_prefix]}}), flush=True); sys.stdin.read()";
-    let server = Server::command([interpreter.display().to_string(), "-c".into(), script.into()]).confined();
+    let server = Server::command([interpreter.display().to_string(), "-c".into(), script.into()]);
     let world = World::new().server("python", server).start();
     let mut shim = world.shim("python");
     shim.send_request("initialize", json!({}));

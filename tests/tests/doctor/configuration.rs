@@ -163,6 +163,28 @@ fn a_program_or_directory_that_is_missing_is_found() {
 }
 
 #[test]
+fn walls_that_are_missing_or_hide_what_a_server_needs_are_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let builder = sound()
+        // That this is found is what this test is about.
+        .server("open", Server::fixture().unconfined())
+        .server("project", Server::fixture_that("plain").env("API", "https://api.example.com"))
+        .server("files", Server::command(["sh", "-c", "cat", directory.path().to_str().unwrap()]))
+        .server("fetched", Server::command(["npx", "some-server"]));
+    let examined = examine(&prepared(builder));
+    examined.assert_warning("server-unconfined", "servers.open.confine", "is off", "leave `confine` out");
+    examined.assert_warning(
+        "server-host-closed",
+        "servers.project",
+        "`api.example.com:443`",
+        "hosts = [\"api.example.com:443\"]",
+    );
+    let line = format!("write = [{:?}]", directory.path());
+    examined.assert_warning("server-path-hidden", "servers.files.command", "which its walls hide", &line);
+    examined.assert_error("server-downloaded", "servers.fetched.command", "`npx` downloads", "hosts = [");
+}
+
+#[test]
 fn the_text_for_a_person_has_the_same_findings_and_fits_the_terminal() {
     let world = prepared(sound().server("gone", Server::command(["/nonexistent/server"])));
     let mut command = doctor(&world);

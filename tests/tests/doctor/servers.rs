@@ -5,8 +5,9 @@ use cofferdam_tests::world::World;
 
 use super::examined::{CANARY, examine, prepared, processes_left, sound};
 
+/// The PATH of `doctor` leads to a directory of the test, which the server does not see.
 fn script(text: &str) -> Server {
-    Server::command(["sh", "-c", text])
+    Server::command(["sh", "-c", &format!("PATH=/usr/bin:/bin\n{text}")])
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn a_plaintext_token_moves_and_its_server_works_through_the_rewritten_entry() {
     let fixture = built("COFFERDAM_FIXTURE_BIN", "fixture-server");
     let settings = json!({"mcpServers": {
         "Tools": {"command": fixture, "env": {"SECRET": "CANARY-of-the-variable"}, "timeout": 60000},
-        "with-argument": {"command": "sh", "args": ["-c", format!("SECRET=$1 exec {}", fixture.display()), "--token=CANARY-of-the-argument", "CANARY-of-the-argument"]},
+        "with-argument": {"command": "sh", "args": ["-c", "SECRET=$1 exec \"$2\"", "--token=CANARY-of-the-argument", "CANARY-of-the-argument", fixture]},
     }});
     let original = format!("{settings:#}\n");
     let person = Person::with(".mcp.json", &original);
@@ -66,6 +66,39 @@ fn a_plaintext_token_moves_and_its_server_works_through_the_rewritten_entry() {
         left.iter().all(|path| path.starts_with(person.secrets()) && path.extension().unwrap() == "json"),
         "{left:?}"
     );
+}
+
+#[test]
+fn what_the_settings_say_that_a_server_needs_is_written_into_its_profile() {
+    let person = Person::with(".mcp.json", "{}");
+    let documents = person.home().join("documents");
+    std::fs::create_dir(&documents).expect("the home is writable");
+    let npm =
+        "registry=https://packages.example.com/npm/\n//packages.example.com/npm/:_authToken=CANARY-of-npm\n";
+    std::fs::write(person.home().join(".npmrc"), npm).expect("the home is writable");
+    let settings = json!({"mcpServers": {
+        "api": {"command": "sh", "env": {"API": "https://api.example.com/v1"}},
+        "files": {"command": "sh", "args": [documents]},
+        "fetched": {"command": "npx", "args": ["-y", "some-package"]},
+        "no-registry": {"command": "uvx", "args": ["some-package"]},
+        "container": {"command": "docker", "args": ["run", "-i", "some-image"]},
+    }});
+    std::fs::write(person.project().join(".mcp.json"), settings.to_string()).expect("it is writable");
+    let lines = [
+        "confine = { hosts = [\"api.example.com:443\"] }".to_owned(),
+        format!("confine = {{ write = [{documents:?}] }}"),
+        "confine = { hosts = [\"packages.example.com:443\"], home = \"keep\" }".to_owned(),
+        "confine = { home = \"keep\" }".to_owned(),
+        "confine = \"off\"".to_owned(),
+    ];
+    let shown = person.cofferdam(&["import", ".mcp.json", "--dry-run"]);
+    let shown = shown.assert_code(0).assert_prints("your settings name no registry");
+    lines.iter().fold(shown, |shown, line| shown.assert_prints(line));
+    assert!(!person.configuration().exists());
+    person.cofferdam(&["import", ".mcp.json", "--yes"]).assert_code(0);
+    let written = std::fs::read_to_string(person.configuration()).expect("the import wrote it");
+    assert!(lines.iter().all(|line| written.contains(line)), "{written}");
+    assert!(!written.contains(CANARY), "{written}");
 }
 
 fn corpus() -> Vec<PathBuf> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cofferdam_tests::deadline::holds_within;
 use cofferdam_tests::harness::{refusal_of, text_of};
-use cofferdam_tests::process::{command_line, is_alive, is_stopped, parent_of, peak_memory_kib, send};
+use cofferdam_tests::process::{command_line, is_alive, is_stopped, keeper_of, peak_memory_kib, send};
 use cofferdam_tests::relay::RawRelay;
 use cofferdam_tests::server::Server;
 use cofferdam_tests::world::World;
@@ -44,11 +44,11 @@ fn after_kill_9_of_the_shim_no_server_process_is_left() {
 #[test]
 fn after_kill_9_of_the_keeper_no_server_process_is_left() {
     for mode in ["plain", "ignores-term", "double-fork"] {
-        let world = World::new().server("tools", Server::fixture_that(mode)).start();
+        let mut world = World::new().server("tools", Server::fixture_that(mode)).start();
         let mut shim = world.connected("tools");
         wait_until_all_started(&world, mode);
         let before = world.fixture_processes("tools");
-        let keeper = parent_of(before[0]).expect("the server runs");
+        let keeper = keeper_of(before[0], world.sidecar().id()).expect("the server runs");
         let slow = shim.send_call("slow", json!({"ms": 60_000}));
         world.wait_until("the call runs", || world.times_executed("tools", "slow") == 1);
         send(keeper, Signal::SIGKILL);

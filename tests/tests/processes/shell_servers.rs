@@ -34,12 +34,13 @@ fn a_new_process_waits_for_the_end_of_the_old_one() {
     let leaves = r#"*leave*) trap "" TERM; exec 1>&-; while :; do sleep 1; done;;"#;
     let world = World::new().server("tools", shell(&log, leaves)).limit("processes = 1").start();
     let mut shim = world.connected("tools");
+    let process = || world.sessions()[0]["pid"].as_u64().and_then(|id| u32::try_from(id).ok());
+    let first = process().expect("the server runs");
     assert_eq!(refusal_of(&shim.call("leave", json!({}))), "outcome_unknown");
     // The old process ignores SIGTERM, so it runs until its grace period ends and counts towards the limit until then.
     assert!(shim.call("echo", json!({})).get("result").is_some());
-    let processes = log.processes();
-    assert_eq!(processes.len(), 2);
-    assert!(!is_alive(processes[0]));
+    assert!(process().is_some_and(|second| second != first) && !is_alive(first));
+    assert_eq!(log.text().matches("started").count(), 2, "{}", log.text());
     assert!(!log.text().contains("overlap"), "{}", log.text());
 }
 
@@ -69,31 +70,27 @@ fn a_server_that_asks_and_never_reads_takes_no_memory() {
 
 /// The log file of a server of [`shell`].
 struct Log {
-    file: tempfile::NamedTempFile,
+    directory: tempfile::TempDir,
 }
 
 impl Log {
     fn new() -> Self {
-        Self { file: tempfile::NamedTempFile::new().expect("a temporary file can be made") }
+        Self { directory: tempfile::tempdir().expect("a temporary directory can be made") }
     }
 
     fn text(&self) -> String {
-        std::fs::read_to_string(self.file.path()).expect("it is there")
-    }
-
-    fn processes(&self) -> Vec<u32> {
-        let text = self.text();
-        text.lines().filter_map(|line| line.strip_prefix("process ")?.parse().ok()).collect()
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 }
 
-/// A server in a few lines of shell: it answers every request unless `case` matches, and logs every line.
+/// A server in a few lines of shell: it answers every request unless `case` matches, and logs every line. It holds a lock while
+/// one of its processes is left, and logs if an older process still has it.
 fn shell(log: &Log, case: &str) -> Server {
     let script = r#"
-        note() { echo "$*" >> "$0"; }
-        before=$(sed -n 's/^process //p' "$0" | tail -n 1)
-        if [ -n "$before" ] && kill -0 "$before" 2> /dev/null; then note overlap; fi
-        note process $$
+        note() { echo "$*" >> "$0/log"; }
+        exec 9> "$0/lock"
+        flock -n 9 || note overlap
+        note started
         while read -r line; do
             note "$line"
             id=$(printf '%s' "$line" | sed -n 's/.*"id":\([^,}]*\).*/\1/p')
@@ -104,5 +101,6 @@ fn shell(log: &Log, case: &str) -> Server {
             esac
         done"#;
     let script = script.replace("CASE", case);
-    Server::command(["/bin/sh".to_owned(), "-c".to_owned(), script, log.file.path().display().to_string()])
+    let directory = log.directory.path();
+    Server::command(["/bin/sh", "-c", &script, &directory.display().to_string()]).writing(directory)
 }

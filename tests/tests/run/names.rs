@@ -153,6 +153,7 @@ fn a_state_directory_elsewhere_is_used() {
     let written = format!("state-dir = {:?}", user.world.layout().state);
     assert!(config.contains(&written), "{config}");
     let config = config.replace(&written, &format!("state-dir = {state:?}"));
+    let config = config.replace("confine = {", "confine = { home = \"keep\",");
     std::fs::write(&user.world.layout().config, config).expect("it is writable");
     let mut client = user.client(&[], "tools");
     client.initialize();

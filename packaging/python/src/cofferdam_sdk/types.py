@@ -14,6 +14,7 @@ PipeRoute = Literal["dial-out", "preview", "ssh"]
 Harness = Literal["claude", "codex", "gemini", "opencode"]
 Lifetime = Literal["configured", "detached", "followed"]
 AttachState = Literal["attached", "connecting", "detached"]
+Confine = Literal["off", "on"]
 AttachmentState = Literal[
     "finding", "resuming", "uploading", "starting-hub", "connecting", "attached", "waiting", "suspended", "refused", "over"
 ]
@@ -138,6 +139,7 @@ class Description:
     enrolment: str | None = None
     name: str | None = None
     pid: int | None = None
+    confine: Confine | None = None
     replacement: str | None = None
     scopes: tuple[ScopeProcess, ...] = ()
 

@@ -200,6 +200,7 @@ impl LinkFixture {
             tasks: TaskTracker::new(),
             // The processes are simulated.
             working_directories: crate::WorkingDirectories::in_state(Path::new("/nonexistent")),
+            workspace: None,
             stderr: crate::stderr_files::StderrSink {
                 files: crate::stderr_files::StderrFiles::in_state(Path::new("/nonexistent"), 0),
                 session: "s1".into(),

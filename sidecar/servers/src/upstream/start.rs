@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use cofferdam_base::memory::MemoryAccount;
+use cofferdam_confine::ShownPath;
 use cofferdam_process::{self as process, Launch, ServerProcess};
 use cofferdam_secrets::files::FileStore;
 use cofferdam_secrets::{fill_arguments, fill_environment};
@@ -50,6 +51,8 @@ pub struct HostResources {
     /// Owns the tasks that end processes and read their stderr.
     pub tasks: TaskTracker,
     pub working_directories: WorkingDirectories,
+    /// The directory that the sandbox's grant names, for servers that may see it.
+    pub workspace: Option<ShownPath>,
     /// Keeps what the servers write to stderr.
     pub stderr: StderrSink,
     /// Records what confined servers do in their networks.
@@ -121,6 +124,7 @@ impl StartContext<'_> {
                     injected,
                     files: resources.files.directory(),
                     directory: stdio.directory.as_deref(),
+                    workspace: self.host.workspace.as_ref(),
                     directories: &self.host.working_directories,
                     limits: self.limits,
                     observer: Arc::new(NetworkObserver {

@@ -7,7 +7,8 @@ use cofferdam_import::{
 };
 use zeroize::Zeroizing;
 
-use crate::config::Config;
+use super::Before;
+use crate::cli::server_needs;
 use crate::terminal::failure::{Failure, Sysexit};
 use crate::terminal::print_line;
 
@@ -25,8 +26,8 @@ enum Choice {
     Named,
 }
 
-/// Reads the named files, or those that exist where harnesses keep them. `config` is the configuration before the import.
-pub(super) fn gather(named: &[PathBuf], config: Option<&Config>) -> Result<Vec<ReadSettings>, Failure> {
+/// Reads the named files, or those that exist where harnesses keep them. `before` is the configuration before the import.
+pub(super) fn gather(named: &[PathBuf], before: &Before) -> Result<Vec<ReadSettings>, Failure> {
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let directory = std::env::current_dir().map_err(|error| Failure::new(Sysexit::NoInput, error))?;
     let (files, choice) = match named.is_empty() {
@@ -36,7 +37,7 @@ pub(super) fn gather(named: &[PathBuf], config: Option<&Config>) -> Result<Vec<R
     let mut gathered: Vec<ReadSettings> = Vec::new();
     for file in files {
         let is_known = gathered.iter().any(|read| read.settings.path == file);
-        match read(&file, home.as_deref(), config) {
+        match read(&file, home.as_deref(), before) {
             Ok(Some(settings)) if !is_known => gathered.push(settings),
             Ok(None) if choice == Choice::Named => {
                 let what = format!("`{}` does not exist", file.display());
@@ -74,7 +75,7 @@ impl Unusable {
 }
 
 /// `None` if there is no such file.
-fn read(file: &Path, home: Option<&Path>, config: Option<&Config>) -> Result<Option<ReadSettings>, Unusable> {
+fn read(file: &Path, home: Option<&Path>, before: &Before) -> Result<Option<ReadSettings>, Unusable> {
     let (version, bytes) = match read_version(file) {
         Ok(FileState::Absent) => return Ok(None),
         Ok(FileState::Present { version, bytes }) => (version, bytes),
@@ -95,11 +96,15 @@ fn read(file: &Path, home: Option<&Path>, config: Option<&Config>) -> Result<Opt
             });
         }
     };
+    let config = before.config.as_ref();
+    let hidden = server_needs::hidden(&before.path, config);
     let surroundings = Surroundings {
         home: home.map(Path::to_owned),
         project: project_of(file, home),
         variable: &variable,
         exists: &|path| path.exists(),
+        directory: &|path| server_needs::directory(path, &hidden),
+        text_of: &server_needs::text_of,
         is_configured: &|name| {
             config.is_some_and(|config| config.servers.keys().any(|known| known.as_str() == name))
         },

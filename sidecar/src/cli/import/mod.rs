@@ -65,7 +65,7 @@ pub(super) fn run(file: Option<&Path>, arguments: &ImportArguments) -> Result<Ex
         );
     }
     let before = read_configuration(path)?;
-    let mut settings = gather::gather(&arguments.files, before.config.as_ref())?;
+    let mut settings = gather::gather(&arguments.files, &before)?;
     settings.iter().for_each(show::show_settings);
     if settings.iter().all(|settings| settings.settings.servers().next().is_none()) {
         print_line("\nnothing to import");

@@ -1,31 +1,45 @@
 //! Checks `[servers.NAME.confine]`.
+//!
+//! What must stay true: a server is confined unless the file says `confine = "off"`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use cofferdam_confine::{Home, Profile, ShownPath};
 use cofferdam_egress::{AddressPool, AllowedHost, Plan};
-use cofferdam_servers::spec::Confinement;
+use cofferdam_servers::spec::{Confinement, WorkspaceAccess};
 
 use super::Checker;
 use crate::config::quantities::{RawCount, RawSize};
 use crate::config::raw_confine::{RawConfine, RawHome, RawProfile, RawSwitch};
 use crate::config::spanned::Spanned;
 
-/// `None` if the server is not confined. `hidden` are the sidecar's own files.
+/// Stands for the directory that the sandbox's grant names.
+pub(crate) const WORKSPACE: &str = "{workspace}";
+
+/// `None` if the server is not confined, which must be written out. `hidden` are the sidecar's own files.
 pub(super) fn check_confine(
     checker: &mut Checker<'_, '_>,
     table: &str,
     written: Option<Spanned<RawConfine>>,
     hidden: &Arc<[PathBuf]>,
 ) -> Option<Confinement> {
-    let RawProfile { read, write, exec, hosts, home, memory, pids } = match written?.value {
-        RawConfine::Switch(RawSwitch::Off) => return None,
-        RawConfine::Profile(profile) => profile,
+    let RawProfile { read, write, exec, hosts, home, memory, pids } =
+        match written.map(|written| written.value) {
+            Some(RawConfine::Switch(RawSwitch::Off)) => return None,
+            Some(RawConfine::Profile(profile)) => profile,
+            None => RawProfile::default(),
+        };
+    let names_workspace = |list: &[Spanned<String>]| list.iter().any(|entry| entry.value == WORKSPACE);
+    let workspace = match (names_workspace(&read), names_workspace(&write)) {
+        (_, true) => Some(WorkspaceAccess::Write),
+        (true, false) => Some(WorkspaceAccess::Read),
+        (false, false) => None,
     };
     let mut paths = |key: &str, list: Vec<Spanned<String>>| {
         let key = format!("{table}.confine.{key}");
-        list.iter().filter_map(|written| check_shown(checker, &key, written, hidden)).collect()
+        let paths = list.iter().filter(|written| written.value != WORKSPACE);
+        paths.filter_map(|written| check_shown(checker, &key, written, hidden)).collect()
     };
     let (read, write) = (paths("read", read), paths("write", write));
     let exec = exec.map(|list| paths("exec", list));
@@ -44,7 +58,7 @@ pub(super) fn check_confine(
     };
     let (memory, pids) = (memory.map(|size| size.0), pids.map(|count| count.0));
     let profile = Profile { read, write, exec, home, memory, pids };
-    Some(Confinement { profile, hosts, hidden: Arc::clone(hidden) })
+    Some(Confinement { profile, workspace, hosts, hidden: Arc::clone(hidden) })
 }
 
 fn check_hosts(checker: &mut Checker<'_, '_>, key: &str, written: Vec<Spanned<String>>) -> Vec<AllowedHost> {
@@ -66,12 +80,18 @@ fn check_hosts(checker: &mut Checker<'_, '_>, key: &str, written: Vec<Spanned<St
     hosts
 }
 
-fn check_shown(
+/// Checks a path that a confined server is to see.
+pub(super) fn check_shown(
     checker: &mut Checker<'_, '_>,
     key: &str,
     written: &Spanned<String>,
     hidden: &Arc<[PathBuf]>,
 ) -> Option<ShownPath> {
+    if written.value.contains(WORKSPACE) {
+        let message = format!("`{key}` names a part of `{WORKSPACE}`, and it can only be shown whole");
+        checker.add(&written.span, message, format!("write `{WORKSPACE}` alone"));
+        return None;
+    }
     let path = checker.check_path(key, written)?;
     match ShownPath::new(path, hidden) {
         Ok(shown) => Some(shown),

@@ -1,39 +1,55 @@
 //! Checks `[grants.*]`: the servers that a sandbox may use, and the Vault policies of its sessions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cofferdam_secrets::SecretSpec;
-use cofferdam_servers::spec::ServerSpec;
+use cofferdam_servers::spec::{ServerKind, ServerSpec};
 use relay_proto::name::Name;
 
+use super::confine::{WORKSPACE, check_shown};
 use super::{Checker, Section, vault};
 use crate::config::Grant;
 use crate::config::raw::RawGrant;
 use crate::config::spanned::Spanned;
 
-/// Servers that use Vault, each with one of its Vault secrets to name in a message.
-type VaultServers = BTreeMap<Name, Name>;
+/// What servers need of the grants that name them.
+pub(super) struct GrantNeeds {
+    /// Servers that use Vault, each with one of its Vault secrets to name in a message.
+    vault: BTreeMap<Name, Name>,
+    /// Servers that see the workspace.
+    workspace: BTreeSet<Name>,
+}
 
-pub(super) fn servers_using_vault(
-    servers: &BTreeMap<Name, Arc<ServerSpec>>,
-    secrets: &BTreeMap<Name, Arc<SecretSpec>>,
-) -> VaultServers {
-    let in_vault = |name: &&Name| secrets.get(*name).is_some_and(|secret| secret.origin.is_in_vault());
-    let users = servers.values().filter_map(|server| {
-        server.every_secret().into_iter().find(in_vault).map(|secret| (server.name.clone(), secret.clone()))
-    });
-    users.collect()
+impl GrantNeeds {
+    pub(super) fn of(
+        servers: &BTreeMap<Name, Arc<ServerSpec>>,
+        secrets: &BTreeMap<Name, Arc<SecretSpec>>,
+    ) -> Self {
+        let in_vault = |name: &&Name| secrets.get(*name).is_some_and(|secret| secret.origin.is_in_vault());
+        let vault_secret = |server: &ServerSpec| server.every_secret().into_iter().find(in_vault).cloned();
+        let sees_workspace = |server: &&Arc<ServerSpec>| match &server.kind {
+            ServerKind::Http(_) => false,
+            ServerKind::Stdio(stdio) => {
+                stdio.confinement.as_ref().is_some_and(|walls| walls.workspace.is_some())
+            }
+        };
+        let vault = servers.values().filter_map(|server| Some((server.name.clone(), vault_secret(server)?)));
+        let workspace = servers.values().filter(sees_workspace).map(|server| server.name.clone());
+        Self { vault: vault.collect(), workspace: workspace.collect() }
+    }
 }
 
 pub(super) fn check_grants(
     checker: &mut Checker<'_, '_>,
     raw: BTreeMap<Spanned<String>, RawGrant>,
-    vault_servers: &VaultServers,
+    needs: &GrantNeeds,
+    hidden: &Arc<[PathBuf]>,
 ) -> BTreeMap<Name, Arc<Grant>> {
     let checked = raw.into_iter().filter_map(|(written, grant)| {
         let name = checker.parse_name("a grant", &written);
-        let grant = check_grant(checker, &written, name, grant, vault_servers)?;
+        let grant = check_grant(checker, &written, name, grant, needs, hidden)?;
         Some((grant.name.clone(), Arc::new(grant)))
     });
     checked.collect()
@@ -44,7 +60,8 @@ fn check_grant(
     written: &Spanned<String>,
     name: Option<Name>,
     raw: RawGrant,
-    vault_servers: &VaultServers,
+    needs: &GrantNeeds,
+    hidden: &Arc<[PathBuf]>,
 ) -> Option<Grant> {
     let table = format!("grants.{}", written.value);
     let ttl = checker.check_duration(&format!("{table}.ttl"), raw.ttl, "8h", "100ms"..="366d");
@@ -72,7 +89,7 @@ fn check_grant(
         None => (Vec::new(), written.span.clone()),
     };
     if policies.is_empty()
-        && let Some((server, secret)) = servers.iter().find_map(|server| vault_servers.get_key_value(server))
+        && let Some((server, secret)) = servers.iter().find_map(|server| needs.vault.get_key_value(server))
         && !checker.missing_key_may_be_reported(&["grants", &written.value])
     {
         let message = format!(
@@ -82,5 +99,17 @@ fn check_grant(
         checker.add(&span, message, hint);
     }
     let vault_policies = vault::check_policies(checker, &key, policies);
-    Some(Grant { name: name?, servers, vault_policies, ttl })
+    let key = format!("{table}.workspace");
+    let user = servers.iter().find(|server| needs.workspace.contains(*server));
+    let workspace = match (raw.workspace, user) {
+        (Some(path), _) => check_shown(checker, &key, &path, hidden),
+        (None, Some(user)) => {
+            let message =
+                format!("`{table}` has no `workspace`, and its server `{user}` is shown `{WORKSPACE}`");
+            checker.add(&written.span, message, "name the directory, as in `workspace = \"/srv/project\"`");
+            None
+        }
+        (None, None) => None,
+    };
+    Some(Grant { name: name?, servers, vault_policies, workspace, ttl })
 }

@@ -6,7 +6,7 @@
 //! result is used only if no problem was reported, so a check may leave out a value that it reports.
 
 mod admin_tls;
-mod confine;
+pub(super) mod confine;
 mod grants;
 mod http_server;
 mod paths;
@@ -37,6 +37,7 @@ use super::quantities::RawDuration;
 use super::raw::RawAuditSync;
 use super::spanned::{Span, Spanned};
 use super::suggest::nearest;
+use grants::GrantNeeds;
 use paths::normalized;
 
 /// The inputs of the checks besides the file's text.
@@ -76,7 +77,8 @@ pub(super) fn check(
     let private = private_paths(&file, state_dir.as_deref(), admin.as_ref(), vault.as_ref(), &secrets);
     let hidden = hidden_paths(&private, &relay);
     let servers = servers::check_servers(checker, raw.servers, &hidden);
-    let grants = grants::check_grants(checker, raw.grants, &grants::servers_using_vault(&servers, &secrets));
+    let needs = GrantNeeds::of(&servers, &secrets);
+    let grants = grants::check_grants(checker, raw.grants, &needs, &hidden);
     let platforms = platforms::check_platforms(checker, raw.platforms, &secrets);
     let attachments = platforms::check_attachments(checker, raw.attach, &platforms);
     let private = [private, programs(&servers)].concat();

@@ -1,11 +1,12 @@
 //! Tests of `[servers.NAME.confine]`.
 
-use cofferdam_confine::Home;
+use cofferdam_confine::{Home, ShownPath};
+use cofferdam_servers::spec::WorkspaceAccess;
 
 use super::*;
 
 #[test]
-fn a_server_is_confined_by_a_table_only() {
+fn a_server_is_confined_unless_the_file_says_off() {
     let config = valid(
         "[servers.a]\ncommand = ['a']\n[servers.b]\ncommand = ['b']\nconfine = 'off'\n\
          [servers.c]\ncommand = ['c']\nconfine = {}\n\
@@ -15,7 +16,8 @@ fn a_server_is_confined_by_a_table_only() {
         ServerKind::Stdio(stdio) => stdio.confinement.as_ref().map(|confinement| confinement.profile.clone()),
         ServerKind::Http(_) => None,
     };
-    assert_eq!((confinement("a"), confinement("b")), (None, None));
+    assert_eq!(confinement("a"), Some(Default::default()));
+    assert_eq!(confinement("b"), None);
     assert_eq!(confinement("c"), Some(Default::default()));
     let profile = confinement("d").expect("it is confined");
     assert_eq!((profile.home, profile.pids, profile.memory), (Home::Keep, Some(8), Some(1024 * 1024 * 1024)));
@@ -73,5 +75,36 @@ fn hosts_that_cannot_be_listed_are_refused_with_their_line() {
          hint: write a host and its port\n\
          cofferdam.toml:9: `servers.a.confine.hosts`: `29.18.0.7:443` is inside the pool 29.18.0.0/16, whose addresses stand for names inside\n  \
          hint: leave this entry out",
+    );
+}
+
+#[test]
+fn the_workspace_is_that_of_the_grant_which_must_name_one() {
+    let servers = "[servers.a]\ncommand = ['a']\nconfine = { write = ['{workspace}'] }\n\
+                   [servers.b]\ncommand = ['b']\nconfine = { read = ['{workspace}', '/srv/x'] }\n[servers.c]\ncommand = ['c']\n";
+    let config = valid(&format!(
+        "{servers}[grants.g]\nservers = ['a', 'b', 'c']\nworkspace = '/srv/project'\n[grants.h]\nservers = ['c']\n"
+    ));
+    let access = |name: &str| match &config.servers[&name.parse().expect("a name")].kind {
+        ServerKind::Stdio(stdio) => stdio.confinement.as_ref().and_then(|confinement| confinement.workspace),
+        ServerKind::Http(_) => None,
+    };
+    assert_eq!((access("a"), access("b")), (Some(WorkspaceAccess::Write), Some(WorkspaceAccess::Read)));
+    assert_eq!(access("c"), None);
+    let workspace = config.grants[&"g".parse().expect("a name")].workspace.as_ref();
+    assert_eq!(workspace.map(ShownPath::path), Some(Path::new("/srv/project")));
+    assert_problems(
+        &format!(
+            "state-dir = '/srv/state'\n{servers}[grants.g]\nservers = ['a']\n[grants.h]\nservers = ['b']\nworkspace = '/srv'\n"
+        ),
+        "cofferdam.toml:10: `grants.g` has no `workspace`, and its server `a` is shown `{workspace}`\n  \
+         hint: name the directory, as in `workspace = \"/srv/project\"`\n\
+         cofferdam.toml:14: `grants.h.workspace` cannot name `/srv`: it contains `/srv/state`, which the server must not see\n  \
+         hint: name the files or directories that the server needs",
+    );
+    assert_problems(
+        "[servers.a]\ncommand = ['a']\nconfine = { read = ['{workspace}/src'] }\n",
+        "cofferdam.toml:3: `servers.a.confine.read` names a part of `{workspace}`, and it can only be shown whole\n  \
+         hint: write `{workspace}` alone",
     );
 }

@@ -112,6 +112,7 @@ fn described(session: &str, link: &str) -> Description {
         server: "tools".into(),
         connected: true,
         pid: None,
+        confine: None,
         replacement: None,
         scopes: Vec::new(),
         in_flight: 0,

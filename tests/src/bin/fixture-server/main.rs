@@ -5,7 +5,8 @@
 //! here and is counted.
 //!
 //! Argument: a mode (see [`mode::Mode`]). Environment: `COUNT_FILE` gets a line per executed tool call, `PID_FILE` a
-//! line per process, `RECEIVED_FILE` a line per message received, `SECRET` is what it leaks.
+//! line per process, `RECEIVED_FILE` a line per message received, `SECRET` is what it leaks. Processes are named by their
+//! numbers on the host, for which [`output::process_id`] asks the test.
 
 mod leak;
 mod lines;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    output::record("PID_FILE", &format!("{} {mode:?}\n", std::process::id()));
+    output::record("PID_FILE", &format!("{} {mode:?}\n", output::process_id()));
     if let Some(end) = mode.before_serving() {
         return end;
     }

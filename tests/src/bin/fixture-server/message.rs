@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value, json};
 
 use super::mode::Mode;
-use super::output::{Output, process_number, record};
+use super::output::{Output, process_id, process_number, record};
 use super::tools;
 
 /// Calls that wait for a response of the client, by the id of the server's request; open listeners; the progress of the
@@ -61,13 +61,14 @@ impl Pending {
             *tasks += 1;
             *tasks
         });
-        format!("task-{}-{number}", std::process::id())
+        format!("task-{}-{number}", process_id())
     }
 
     /// All tasks of this process.
     fn tasks(&self) -> Vec<Value> {
         let count = self.tasks.lock().map_or(0, |tasks| *tasks);
-        let task = |number| json!({"taskId": format!("task-{}-{number}", std::process::id()), "status": "completed"});
+        let task =
+            |number| json!({"taskId": format!("task-{}-{number}", process_id()), "status": "completed"});
         (1..=count).map(task).collect()
     }
 
@@ -156,10 +157,7 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
     let call = tools::Call { mode, request: id.clone().unwrap_or(Value::Null), params, era: era_of(params) };
     record(
         "RECEIVED_FILE",
-        &format!(
-            "{}\n",
-            json!({"process": std::process::id(), "id": id, "method": method, "params": params})
-        ),
+        &format!("{}\n", json!({"process": process_id(), "id": id, "method": method, "params": params})),
     );
     let is_initialized = pending.is_initialized_after(method);
     if id.is_none() && method != "tools/call" {
@@ -194,11 +192,11 @@ fn handle(mode: Mode, message: &Value, output: &Output, pending: &Pending) {
         "tools/call" => tools::run(&call, output, pending),
         "tasks/cancel" | "tasks/get" | "tasks/result" => {
             let task = params.get("taskId").and_then(Value::as_str).unwrap_or_default();
-            match (task.starts_with(&format!("task-{}-", std::process::id())), method) {
+            match (task.starts_with(&format!("task-{}-", process_id())), method) {
                 (false, _) => refuse(mode, &call.request, -32602, "Task not found", output),
                 (true, "tasks/cancel") => reply(json!({"taskId": task, "status": "cancelled"})),
                 (true, "tasks/get") => reply(json!({"taskId": task, "status": "completed"})),
-                (true, _) => reply(tools::text(&format!("done by {}", std::process::id()))),
+                (true, _) => reply(tools::text(&format!("done by {}", process_id()))),
             }
         }
         "tasks/list" => reply(json!({"tasks": pending.tasks()})),

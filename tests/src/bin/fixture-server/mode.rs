@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
-use super::output::{process_number, record};
+use super::output::{process_id, process_number, record};
 
 /// How the fixture behaves: its first argument.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -79,7 +79,8 @@ impl FromStr for Mode {
             "never-answers" => Self::NeverAnswers,
             "never-reads" => Self::NeverReads,
             "orphan" => Self::Orphan,
-            "plain" => Self::Plain,
+            // `stdio` is what many real servers are started with.
+            "plain" | "stdio" => Self::Plain,
             "stateless" => Self::Stateless,
             "second-and-third-exit" => Self::SecondAndThirdExit,
             "starts-slowly" => Self::StartsSlowly,
@@ -169,8 +170,7 @@ fn record_sighups() {
         while hangup.wait().is_ok() {
             let file = std::env::var("TOKEN_FILE").unwrap_or_default();
             let params = serde_json::json!({"found": std::fs::read_to_string(file).ok()});
-            let received =
-                serde_json::json!({"process": std::process::id(), "method": "SIGHUP", "params": params});
+            let received = serde_json::json!({"process": process_id(), "method": "SIGHUP", "params": params});
             record("RECEIVED_FILE", &format!("{received}\n"));
         }
     });

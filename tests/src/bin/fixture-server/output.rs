@@ -1,8 +1,10 @@
 //! The fixture's output: whole lines to stdout, records to files that tests read.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, OnceLock};
 
+use cofferdam_tests::process_numbers;
 use serde_json::Value;
 
 /// Stdout, shared by the threads of slow tools.
@@ -43,10 +45,24 @@ pub(crate) fn record(variable: &str, line: &str) {
     }
 }
 
+/// The number of this process on the host: inside the namespaces of a confined server it has another.
+pub(crate) fn process_id() -> u32 {
+    static ID: OnceLock<u32> = OnceLock::new();
+    *ID.get_or_init(|| match std::env::var_os(process_numbers::VARIABLE) {
+        Some(socket) => {
+            let mut number = [0; 4];
+            let asked = UnixStream::connect(socket).and_then(|mut socket| socket.read_exact(&mut number));
+            asked.expect("the test tells the process its number");
+            u32::from_ne_bytes(number)
+        }
+        None => std::process::id(),
+    })
+}
+
 /// How many processes of this server there have been, this one included.
 pub(crate) fn process_number() -> u64 {
     let text = std::env::var_os("PID_FILE").and_then(|path| std::fs::read_to_string(path).ok());
-    let own = format!("{} ", std::process::id());
+    let own = format!("{} ", process_id());
     let index = text.as_deref().and_then(|text| text.lines().position(|line| line.starts_with(&own)));
     index.map_or(1, |index| index as u64 + 1)
 }

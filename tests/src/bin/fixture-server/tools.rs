@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::leak;
 use super::message::{Era, Pending, Waiting, answer, answer_repeating, lax_lookup, refuse};
 use super::mode::Mode;
-use super::output::{Output, process_number, record};
+use super::output::{Output, process_id, process_number, record};
 
 /// One `tools/call`.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ pub(crate) fn run(call: &Call<'_>, output: &Output, pending: &Pending) {
         }
         "count" | "delete_everything" | "read_file" | "write_file" => reply(text(&format!("ran {name}"))),
         "crash" => std::process::exit(9),
-        "process" => reply(text(&std::process::id().to_string())),
+        "process" => reply(text(&process_id().to_string())),
         "echo" => reply(text(call.argument("text").as_str().unwrap_or_default())),
         "env" => reply(text(&leak::environment())),
         "unreliable_idempotent" | "unreliable_read_only" | "unreliable_unannotated" => {
@@ -250,7 +250,7 @@ fn be_unreliable(call: &Call<'_>, output: &Output) {
 fn ask_client(call: &Call<'_>, output: &Output, pending: &Pending) {
     let method = call.argument("method").as_str().unwrap_or("roots/list");
     let id = match call.argument("id") {
-        Value::Null => json!(format!("fixture-{}", std::process::id())),
+        Value::Null => json!(format!("fixture-{}", process_id())),
         Value::String(same) if same == "same" => call.request.clone(),
         id => id.clone(),
     };
