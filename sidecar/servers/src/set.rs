@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_confine::Standing;
 use cofferdam_process::Ended;
 use cofferdam_secrets::Secrets;
 use futures_util::future::{join_all, select_all};
@@ -320,6 +321,11 @@ impl ServerSet {
     /// The pid of the server's own process.
     pub fn pid(&self) -> Option<u32> {
         self.slots[0].processes.pid()
+    }
+
+    /// The walls around the server's own process, if it is confined.
+    pub fn standing(&self) -> Option<Arc<Standing>> {
+        self.slots[0].processes.standing()
     }
 
     /// The progress of replacements, as `sessions` shows it.

@@ -181,6 +181,8 @@ pub(super) const CODES: &[Code] = &[
         Sysexit::OperatingSystem,
         "the kernel kills the sidecar or a server when the cgroup has no memory left",
     ),
+    code("wall-missing", Sysexit::Unavailable, "confined servers that need it do not start"),
+    code("walls-ok", Sysexit::Unavailable, ""),
     code("probe-timeout", Sysexit::Unavailable, "what it would have found is not known"),
     code("probe-failed", Sysexit::Software, "what it would have found is not known"),
 ];

@@ -26,6 +26,7 @@ mod resources;
 mod sandboxes;
 mod servers;
 mod vault;
+mod walls;
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -185,6 +186,9 @@ async fn run_probes(
     let for_harnesses = config.clone();
     let probe = move |found: &mut Findings| harnesses::probe(for_harnesses.as_deref(), found);
     in_background("harnesses", &mut findings, stopped, probe).await;
+    let for_walls = config.clone();
+    in_background("walls", &mut findings, stopped, move |found| walls::probe(for_walls.as_deref(), found))
+        .await;
     let probe = move |found: &mut Findings| resources::probe(config.as_deref(), found);
     in_background("resources", &mut findings, stopped, probe).await;
     (path, findings)

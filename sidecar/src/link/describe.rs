@@ -101,6 +101,7 @@ impl Link {
             pid: self.servers.pid(),
             replacement: self.servers.describe_replacement(),
             scopes: self.servers.scope_processes().into_iter().map(ScopeProcess::from).collect(),
+            walls: self.servers.standing().map(|standing| standing.by_wall()),
             in_flight: self.pipeline.unanswered(),
             memory_bytes: self.memory.used() as u64,
             calls,

@@ -1,6 +1,7 @@
 //! Confined servers: attacks that work without walls and fail with them, and real servers that notice nothing of the walls.
 
 mod attacks;
+mod kernels;
 mod network;
 mod ordinary;
 mod profile;

@@ -1,6 +1,6 @@
 //! Tests of `[servers.NAME.confine]`.
 
-use cofferdam_confine::Home;
+use cofferdam_confine::{FurtherWall, Home};
 
 use super::*;
 
@@ -55,6 +55,26 @@ fn a_profile_names_no_file_of_the_sidecar_and_no_directory_that_every_server_has
          hint: use a value from 1 to 65536\n\
          cofferdam.toml:13: `servers.a.confine.memory` is too small\n  \
          hint: use a value from 16MiB to 1024GiB",
+    );
+}
+
+#[test]
+fn processors_and_required_walls_are_checked() {
+    let config = valid(
+        "[servers.a]\ncommand = ['a']\nconfine = { cpu = 0.5, require = ['network', 'files', 'limits', 'processes', 'user'] }\n\
+         [servers.b]\ncommand = ['b']\nconfine = { cpu = 2 }\n",
+    );
+    let profile = |name: &str| match &config.servers[&name.parse().expect("a name")].kind {
+        ServerKind::Stdio(stdio) => stdio.confinement.as_ref().expect("it is confined").profile.clone(),
+        ServerKind::Http(_) => panic!("it has a command"),
+    };
+    assert_eq!(profile("a").cpu, Some(500));
+    assert_eq!(profile("a").require, [FurtherWall::Limits, FurtherWall::User].into());
+    assert_eq!((profile("b").cpu, profile("b").require), (Some(2000), [].into()));
+    assert_problems(
+        "[servers.a]\ncommand = ['a']\n[servers.a.confine]\ncpu = -1\nrequire = ['files', 'network']\n\
+         [servers.b]\ncommand = ['b']\n[servers.b.confine]\ncpu = 1e9\nrequire = ['walls']\n",
+        "",
     );
 }
 
