@@ -14,9 +14,6 @@ use cofferdam_tests::server::Server;
 use cofferdam_tests::world::{Builder, World};
 use serde_json::json;
 
-/// The victim's secret, and the name of what the test shares with the host.
-const MARK: &str = "c0ffee-mark-4711-0815-d00d";
-
 /// Attacks that work for every server without walls.
 const BY_ANY_SERVER: [&str; 25] = [
     "environment_of_another_server",
@@ -103,6 +100,7 @@ struct Scene {
 
 struct Attacked {
     world: World,
+    mark: &'static str,
 }
 
 impl Scene {
@@ -121,9 +119,9 @@ impl Scene {
                 let _ = echo.send_to(&bytes[..length], peer);
             }
         });
-        let address = SocketAddr::from_abstract_name(MARK).expect("an abstract address");
+        let address = SocketAddr::from_abstract_name(user.mark()).expect("an abstract address");
         let abstract_socket = UnixListener::bind_addr(&address).expect("listen");
-        let shared_memory = PathBuf::from(format!("/dev/shm/{MARK}"));
+        let shared_memory = PathBuf::from(format!("/dev/shm/{}", user.mark()));
         std::fs::write(&shared_memory, "shared").expect("write to shared memory");
         user.own(directory.path());
         user.own(&shared_memory);
@@ -150,7 +148,7 @@ impl Scene {
             |address: std::io::Result<std::net::SocketAddr>| address.expect("an address").port().to_string();
         let victim = self.user.victim().env("SECRET", "{mark.value}").file("victim.key", "{mark.value}");
         let attacker = Server::command(["/usr/bin/python3".to_owned(), script])
-            .env("MARK", MARK)
+            .env("MARK", self.user.mark())
             .env("USER_FILE", &path("key"))
             .env("SHOWN", &path("shown"))
             .env("SHARED", &path("shared"))
@@ -167,13 +165,21 @@ impl Scene {
         let world = World::new()
             .server("victim", victim)
             .server("attacker", attacker)
-            .secret_file("mark", MARK)
+            .secret_file("mark", self.user.mark())
             .limit("confined-directory-bytes = \"16MiB\"");
-        Attacked { world: self.user.start(world) }
+        Attacked { world: self.user.start(world), mark: self.user.mark() }
     }
 }
 
 impl SidecarUser {
+    /// The victim's secret, and the name of what the test shares with the host. Two tests may run at the same time.
+    fn mark(&self) -> &'static str {
+        match self {
+            Self::OfTheTest => "c0ffee-mark-4711-0815-d00d",
+            Self::Ordinary(_) => "c0ffee-mark-4712-0816-beef",
+        }
+    }
+
     /// Gives a file, or a directory with all that is in it, to the user.
     fn own(&self, path: &Path) {
         let Self::Ordinary(_) = self else { return };
@@ -230,7 +236,7 @@ impl Attacked {
         let mut victim = self.world.connected("victim");
         victim.call_text("echo", json!({"text": "running"}));
         let layout = self.world.layout();
-        let with = json!({ "ADMIN": layout.admin, "RELAY": layout.relay, "VICTIM": process_with_secret().to_string() });
+        let with = json!({ "ADMIN": layout.admin, "RELAY": layout.relay, "VICTIM": process_with_secret(self.mark).to_string() });
         let mut attacker = self.world.connected("attacker");
         let mut attack = |name| attacker.call_text("attack", json!({ "name": name, "with": with }));
         attacks.into_iter().map(|name| (name, attack(name))).collect()
@@ -238,8 +244,8 @@ impl Attacked {
 }
 
 /// The victim's process, by its number on the host.
-fn process_with_secret() -> u32 {
-    let secret = format!("SECRET={MARK}");
+fn process_with_secret(mark: &str) -> u32 {
+    let secret = format!("SECRET={mark}");
     let has_secret = |process: &u32| {
         let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|variable| variable == secret.as_bytes())

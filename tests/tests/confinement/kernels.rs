@@ -69,7 +69,8 @@ fn walls(world: &World) -> Value {
 
 #[test]
 fn the_walls_of_a_server_are_in_the_log_and_in_sessions() {
-    let world = Host::new("exec \"$@\"").world("pids = 100");
+    let host = Host::new("exec \"$@\"");
+    let world = host.world("pids = 100");
     let mut shim = world.connected("server");
     shim.call_text("attack", json!({"name": "leave_a_file_at_home", "with": {}}));
     let user = if nix::unistd::geteuid().is_root() { "unused" } else { "the sidecar's" };
@@ -137,7 +138,7 @@ fn without_the_rights_for_a_user_of_its_own_a_server_is_root_without_capabilitie
     }
     let host = Host::new("exec setpriv --bounding-set -sys_admin --inh-caps -sys_admin -- \"$@\"");
     let world = host.world("pids = 100");
-    for attack in ["capabilities", "core_pattern", "become_another_user", "file_by_root_of_a_process"] {
+    for attack in ["capabilities", "core_pattern", "become_another_user", "environment_of_another_server"] {
         let text = attempt(&world, attack);
         assert!(text.starts_with("STOPPED"), "{attack}: {text}");
     }
@@ -160,17 +161,19 @@ fn without_any_capability_root_cannot_confine_and_is_told_so() {
         cofferdam_tests::tools::cannot_run("only root can be without capabilities");
         return;
     }
-    let world = Host::new("exec setpriv --bounding-set -all --inh-caps -all -- \"$@\"").world("pids = 100");
+    let host = Host::new("exec setpriv --bounding-set -all --inh-caps -all -- \"$@\"");
+    let world = host.world("pids = 100");
     assert_refused(&world, &["none of the walls `files`, `processes` and `network`", "`CAP_SETFCAP`"]);
 }
 
 #[test]
 fn without_a_control_group_what_needs_one_is_refused() {
+    let host = Host::new("exec \"$@\"");
     for (profile, key) in [
         ("cpu = 0.5".to_owned(), "its `cpu` needs a control group"),
         (format!("{REQUIRE}, \"limits\"]"), "needs a control group"),
     ] {
-        let world = Host::new("exec \"$@\"").world(&profile);
+        let world = host.world(&profile);
         assert_refused(&world, &[key, "`Delegate=yes`"]);
     }
 }
