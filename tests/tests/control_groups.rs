@@ -1,11 +1,15 @@
 //! Confined servers in control groups, in an emulated machine: the host of the tests may have none to delegate. These tests take
 //! minutes, so they run only in `just slow`.
 
-use cofferdam_tests::deadline::wait_until;
+use std::time::Duration;
+
+use cofferdam_tests::deadline::{holds_within, wait_until};
 use cofferdam_tests::process::built;
 use cofferdam_tests::sandboxes::{Machine, System};
 use serde_json::json;
 
+/// An emulated processor unpacks the programs slowly.
+const BOOT_TIME: Duration = Duration::from_secs(240);
 const CONFIG: &str = r#"
 state-dir = "/state"
 [relay]
@@ -71,6 +75,8 @@ fn each_confined_server_has_a_control_group_that_ends_with_it() {
         .program(&built("COFFERDAM_FIXTURE_BIN", "fixture-server"), "/fixture-server")
         .file(config.path(), "/cofferdam.toml");
     let Some(mut machine) = machine.boot_system(&system) else { return };
+    let is_ready = holds_within(BOOT_TIME, || machine.shim.stderr().contains("ready; listening"));
+    assert!(is_ready, "{}", machine.shim.stderr());
     machine.shim.initialize();
     assert_eq!(machine.shim.call_text("add", json!({"a": 20, "b": 22})), "42");
     let group = "cofferdam-server-";

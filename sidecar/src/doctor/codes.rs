@@ -210,6 +210,7 @@ mod tests {
         include_str!("sandboxes.rs"),
         include_str!("servers.rs"),
         include_str!("vault.rs"),
+        include_str!("walls.rs"),
         include_str!("../check/files.rs"),
         include_str!("../check/findings.rs"),
         include_str!("../check/secrets.rs"),

@@ -74,7 +74,14 @@ fn processors_and_required_walls_are_checked() {
     assert_problems(
         "[servers.a]\ncommand = ['a']\n[servers.a.confine]\ncpu = -1\nrequire = ['files', 'network']\n\
          [servers.b]\ncommand = ['b']\n[servers.b.confine]\ncpu = 1e9\nrequire = ['walls']\n",
-        "",
+        "cofferdam.toml:4: `servers.a.confine.cpu` is too small\n  \
+         hint: use a value from 0.01 to 1024\n\
+         cofferdam.toml:5: `servers.a.confine.require` lacks `processes`\n  \
+         hint: name it: these three are made together, by namespaces, and no server is confined without one of them\n\
+         cofferdam.toml:9: `servers.b.confine.cpu` is too large\n  \
+         hint: use a value from 0.01 to 1024\n\
+         cofferdam.toml:10: `servers.b.confine.require` has a value that is not known\n  \
+         hint: use one of `files`, `landlock`, `limits`, `network`, `processes`, `user`",
     );
 }
 

@@ -11,10 +11,11 @@ use super::super::{Guest, SHIM_INSIDE, shim, text_of_success};
 use super::prepare;
 use crate::process::command;
 
+/// Modules are loaded twice, because some need others that come later: which ones changes with the kernel's version.
 const INIT: &str = "\
 #!/bin/busybox sh
 busybox mount -t devtmpfs none /dev
-for module in /modules/*.ko; do busybox insmod \"$module\"; done
+for pass in 1 2; do for module in /modules/*.ko; do busybox insmod \"$module\" 2>/dev/null; done; done
 busybox ip link set lo up
 if busybox ip link set eth0 up 2>/dev/null; then busybox ip address add 10.0.2.15/24 dev eth0; fi
 while [ ! -c /dev/vport0p1 ]; do busybox sleep 0.05; done
