@@ -74,6 +74,11 @@ pub enum LaunchError {
     NotFound { program: OsString },
     #[error("an argument or the directory of `{}` contains a NUL byte", .program.display())]
     Nul { program: OsString },
+    #[error(
+        "the wall `user` of `{}` does not stand, which its `require` names: cannot {step} as a user of its own; run the sidecar as \
+         an ordinary user, or leave `user` out", .program.display()
+    )]
+    UserWall { program: OsString, step: String, source: io::Error },
     #[error("`{}` has more than {} sockets in its network", .program.display(), os::MAX_DESCRIPTORS)]
     Sockets { program: OsString },
     #[error("the keeper of `{}` did not start it within {} s", .program.display(), LAUNCH_TIMEOUT.as_secs())]
@@ -169,6 +174,10 @@ pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<L
                 Stage::Prepare => LaunchError::Keeper { program, source },
                 Stage::Walls(step) if WallPart::of(step) == WallPart::Namespaces => {
                     LaunchError::Namespaces { program, source }
+                }
+                Stage::UserWall(step) => {
+                    let step = walls.as_ref().map_or_else(String::new, |walls| Step::describe(step, walls));
+                    LaunchError::UserWall { program, step, source }
                 }
                 Stage::Walls(step) => {
                     let at = WallPart::of(step);

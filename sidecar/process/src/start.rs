@@ -67,7 +67,8 @@ pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
             let (status, status_writer) = io::pipe().map_err(|error| prepare(&error))?;
             let keeper = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| prepare(&error.into()))?;
             let identity;
-            (identity, mapping, as_root) = Identity::choose(single, &walls, &descriptors)?;
+            (identity, mapping, as_root) = Identity::choose(single, &walls, &descriptors)
+                .map_err(|(step, errno)| Failure::at(Stage::UserWall(step.number()), errno))?;
             let start = move || {
                 let handover = Handover {
                     walls: &walls,

@@ -65,6 +65,8 @@ pub(super) enum Stage {
     Prepare,
     /// Building the walls around the server, with the number of the step.
     Walls(i32),
+    /// The same, for the user of its own that the walls require.
+    UserWall(i32),
 }
 
 impl Failure {
@@ -140,6 +142,7 @@ impl Order {
 impl Stage {
     /// The numbers from here on are those of steps of the walls.
     const WALLS: i32 = 1000;
+    const USER_WALL: i32 = 1_000_000;
 
     pub(super) fn number(self) -> i32 {
         match self {
@@ -147,6 +150,7 @@ impl Stage {
             Self::Execute => 2,
             Self::Prepare => 3,
             Self::Walls(step) => Self::WALLS.saturating_add(step),
+            Self::UserWall(step) => Self::USER_WALL.saturating_add(step),
         }
     }
 
@@ -154,6 +158,7 @@ impl Stage {
         match number {
             1 => Self::Directory,
             2 => Self::Execute,
+            Self::USER_WALL.. => Self::UserWall(number - Self::USER_WALL),
             Self::WALLS.. => Self::Walls(number - Self::WALLS),
             _ => Self::Prepare,
         }
@@ -253,9 +258,15 @@ mod tests {
         let failure = Failure { stage: Stage::Execute, errno: 2 };
         let started = |as_root| Report::Started(StartedServer { pid: u32::MAX, as_root });
         let as_root = Failure { stage: Stage::Walls(7), errno: 22 };
-        for report in
-            [Report::Ended, Report::Exited(9), Report::Failed(failure), started(None), started(Some(as_root))]
-        {
+        let user_wall = Report::Failed(Failure { stage: Stage::UserWall(107), errno: 1 });
+        for report in [
+            Report::Ended,
+            Report::Exited(9),
+            Report::Failed(failure),
+            user_wall,
+            started(None),
+            started(Some(as_root)),
+        ] {
             assert_eq!(Report::decode(report.encode()).unwrap(), report);
         }
         for order in [Order::HangUp, Order::Stop { grace: Duration::from_millis(1500) }] {

@@ -17,7 +17,7 @@ use super::spanned::Spanned;
 #[schemars(rename = "Confine")]
 pub(super) enum RawConfine {
     Switch(RawSwitch),
-    Profile(RawProfile),
+    Profile(Box<RawProfile>),
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -134,7 +134,9 @@ impl<'de> Deserialize<'de> for RawConfine {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                RawProfile::deserialize(MapAccessDeserializer::new(map)).map(RawConfine::Profile)
+                RawProfile::deserialize(MapAccessDeserializer::new(map))
+                    .map(Box::new)
+                    .map(RawConfine::Profile)
             }
         }
 

@@ -152,7 +152,10 @@ fn without_the_rights_for_a_user_of_its_own_a_server_is_root_without_capabilitie
         "{log}"
     );
     let world = host.world(&format!("{REQUIRE}, \"user\"]"));
-    assert_refused(&world, &["cannot confine `/usr/bin/python3`", "Operation not permitted"]);
+    assert_refused(
+        &world,
+        &["the wall `user` of `/usr/bin/python3` does not stand", "run the sidecar as an ordinary user"],
+    );
 }
 
 #[test]

@@ -87,8 +87,7 @@ fn walls_that_a_confined_server_lacks_are_errors_with_their_way_out() {
     let examined = examine_through(&world, &[&unshare, "--user", "--map-root-user", "/bin/sh", "-c", script]);
     let what = "the walls `files`, `processes` and `network` cannot be built without namespaces";
     examined.assert_error("wall-missing", "confinement", what, "sysctl user.max_user_namespaces");
-    let without_landlock =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/confinement/without_landlock.py");
+    let without_landlock = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/confinement/without_landlock.py");
     let python = ["/usr/bin/python3", without_landlock];
     examine_through(&world, &python).assert_good("walls-ok", "confinement", "the kernel has no Landlock");
     let world = confined("require = [\"files\", \"processes\", \"network\", \"landlock\"]");

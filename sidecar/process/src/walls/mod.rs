@@ -206,7 +206,7 @@ pub(crate) enum Step {
 impl Step {
     const ENTRIES: i32 = 100;
 
-    fn number(self) -> i32 {
+    pub(super) fn number(self) -> i32 {
         match self {
             Self::Namespaces => 1,
             Self::UserMap => 2,

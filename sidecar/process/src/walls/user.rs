@@ -126,6 +126,9 @@ pub(super) fn become_user(identity: Identity) -> io::Result<Option<Vec<Source>>>
             setgroups(&[])?;
             setresgid(group, group, group)?;
             setresuid(user, user, user)?;
+            // With another user, the kernel decides this anew by `fs.suid_dumpable`. The server has the same user and must not read
+            // the memory of process 1.
+            prctl::set_dumpable(false)?;
             Ok(Some(sources))
         }
     }

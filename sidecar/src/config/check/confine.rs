@@ -22,7 +22,7 @@ pub(super) fn check_confine(
 ) -> Option<Confinement> {
     let RawProfile { read, write, exec, hosts, home, memory, pids, cpu, require } = match written?.value {
         RawConfine::Switch(RawSwitch::Off) => return None,
-        RawConfine::Profile(profile) => profile,
+        RawConfine::Profile(profile) => *profile,
     };
     let mut paths = |key: &str, list: Vec<Spanned<String>>| {
         let key = format!("{table}.confine.{key}");
