@@ -51,7 +51,7 @@ say() { echo "groups: $*" >/dev/ttyS0; }
     for group in $service/cofferdam-server-*; do
         if [ -d $group ]; then
             processes=$($b wc -l <$group/cgroup.procs)
-            say "${group##*/} memory=$($b cat $group/memory.max) pids=$($b cat $group/pids.max) cpu=$($b cat $group/cpu.max) processes=$processes"
+            say "${group##*/} memory=$($b cat $group/memory.max) pids=$($b cat $group/pids.max) cpu=$($b cat $group/cpu.max) processes=$processes;"
         else
             say none
         fi
@@ -85,7 +85,9 @@ fn each_confined_server_has_a_control_group_that_ends_with_it() {
         let console = machine.shim.stderr();
         let last = console.lines().rev().find(|line| line.contains("groups: "));
         last.is_some_and(|line| {
-            line.contains(group) && line.contains(limits) && !line.contains("processes=0")
+            // Complete, because the console is read while it is written.
+            let is_complete = line.contains(';');
+            is_complete && line.contains(group) && line.contains(limits) && !line.contains("processes=0;")
         })
     });
     let console = machine.shim.stderr();
