@@ -18,10 +18,12 @@ mod profile;
 mod program;
 mod system;
 mod system_calls;
+mod wall;
 mod walls;
 
 pub use downloader::{DownloadSource, Downloader};
 pub use profile::{HOME, Home, InvalidPath, Profile, ShownPath, ShownPathError};
 pub use program::{Program, ProgramError};
 pub use system::is_part_of_the_system;
-pub use walls::{OwnDirectories, Start, WallsError, environment, walls};
+pub use wall::{FurtherWall, Landlock, LimitedBy, Standing};
+pub use walls::{HostWalls, OwnDirectories, Start, WallsError, environment, walls};

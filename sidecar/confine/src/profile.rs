@@ -3,8 +3,11 @@
 //! What must stay true: a path that the profile names contains none of the sidecar's own files, and replaces none of the
 //! directories that every confined server has for itself.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::wall::FurtherWall;
 
 /// The home directory of every confined server.
 pub const HOME: &str = "/home/server";
@@ -20,10 +23,14 @@ pub struct Profile {
     /// The only programs that it may execute besides its own. `None`: all that it sees.
     pub exec: Option<Vec<ShownPath>>,
     pub home: Home,
-    /// Bytes of private memory of each of its processes.
+    /// Bytes of memory: in a control group of all its processes together, otherwise of each of them.
     pub memory: Option<u64>,
     /// Processes and threads at the same time.
     pub pids: Option<u64>,
+    /// Thousandths of a processor. Needs a control group.
+    pub cpu: Option<u32>,
+    /// The walls without which it does not start, besides those of every confined server.
+    pub require: BTreeSet<FurtherWall>,
 }
 
 /// A path that the profile names, and where it led when the configuration was read.

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use cofferdam_process::{Access, Entry, EntryKind, Missing};
+use cofferdam_process::{Entry, EntryKind};
 
 /// Programs and libraries. Every server may read and execute what is in these. Those of the x32 ABI are not among them: the
 /// filter of system calls refuses its calls.
@@ -62,9 +62,7 @@ pub(crate) fn entries() -> Vec<Entry> {
 fn shown(path: &str) -> Option<Entry> {
     let kind = match std::fs::read_link(path) {
         Ok(target) => EntryKind::Link { target: target.to_str()?.to_owned() },
-        Err(_) if Path::new(path).exists() => {
-            EntryKind::Bind { source: path.into(), access: Access::Read, missing: Missing::Skip }
-        }
+        Err(_) if Path::new(path).exists() => EntryKind::System { source: path.into() },
         Err(_) => return None,
     };
     Some(Entry { path: path.into(), kind })

@@ -7,12 +7,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use cofferdam_process::{
-    Access, Entry, EntryKind, FileAccess, FileRule, Limit, Missing, Network, Proc, Variable, Walls,
+    Access, DelegatedGroup, Entry, EntryKind, FileAccess, FileRule, GroupLimits, Limit, Network,
+    NotDelegated, Proc, UserNumbers, UserWall, Variable, Walls, numbers_inside,
 };
 use zeroize::Zeroizing;
 
 use crate::profile::{HOME, Home, Profile, ShownPath, ShownPathError, TEMPORARY};
 use crate::program::{Program, ProgramError, Surroundings};
+use crate::wall::{FurtherWall, Landlock};
 use crate::{system, system_calls};
 
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -43,6 +45,14 @@ pub struct Start<'a> {
     pub hosts: &'a str,
     pub resolver: &'a str,
     pub proc: Proc,
+    pub host: HostWalls,
+}
+
+/// What this host has for walls that not every host has.
+#[derive(Clone, Copy, Debug)]
+pub struct HostWalls {
+    pub group: Result<&'static DelegatedGroup, &'static NotDelegated>,
+    pub landlock: Landlock,
 }
 
 /// The directories that a server has for itself.
@@ -66,6 +76,16 @@ pub enum WallsError {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Shown(#[from] ShownPathError),
+    #[error(
+        "its `{key}` needs a control group (cgroup v2) that is delegated to the sidecar: start the sidecar by a systemd unit with \
+         `Delegate=yes`, or leave `{key}` out"
+    )]
+    NoGroup { key: &'static str, source: &'static NotDelegated },
+    #[error(
+        "the wall `landlock` does not stand, which its `require` names: the kernel has no Landlock; use one that is built and \
+         started with it (`lsm=` on its command line), or leave `landlock` out"
+    )]
+    NoLandlock,
 }
 
 /// The walls of a start, and the path of its program inside them.
@@ -113,16 +133,58 @@ pub fn walls(profile: &Profile, start: &Start<'_>) -> Result<(Walls, PathBuf), W
         view.show(injected, Access::Read)?;
     }
     let View { entries, file_rules } = view;
-    let limits = vec![
+    let group = group_limits(profile, start)?;
+    let walls = Walls {
+        entries,
+        proc: start.proc,
+        network: start.network.clone(),
+        file_rules: only_executable(file_rules, profile, &program)?,
+        system_calls: system_calls::filter(),
+        limits: process_limits(profile, start, group),
+        group,
+        user: match profile.require.contains(&FurtherWall::User) {
+            true => UserWall::Required,
+            false => UserWall::Preferred,
+        },
+    };
+    match (start.host.landlock, profile.require.contains(&FurtherWall::Landlock)) {
+        (Landlock::Missing, true) => Err(WallsError::NoLandlock),
+        _ => Ok((walls, program.path)),
+    }
+}
+
+/// The limits of the server's control group, if the sidecar has one to divide.
+fn group_limits(profile: &Profile, start: &Start<'_>) -> Result<Option<GroupLimits>, WallsError> {
+    let limits =
+        GroupLimits { memory: profile.memory, pids: Some(processes(profile, start)), cpu: profile.cpu };
+    let key = match (profile.cpu, profile.require.contains(&FurtherWall::Limits)) {
+        (Some(_), _) => Some("cpu"),
+        (None, true) => Some("require = [\"limits\"]"),
+        (None, false) => None,
+    };
+    match (start.host.group, key) {
+        (Ok(group), _) if group.limits_cpu() || profile.cpu.is_none() => Ok(Some(limits)),
+        (Ok(_), _) => Err(WallsError::NoGroup { key: "cpu", source: &NotDelegated::Cpu }),
+        // A trial of the server, which is no use of it.
+        (Err(NotDelegated::NotTaken), _) | (Err(_), None) => Ok(None),
+        (Err(source), Some(key)) => Err(WallsError::NoGroup { key, source }),
+    }
+}
+
+/// How many processes and threads there may be, with process 1.
+fn processes(profile: &Profile, start: &Start<'_>) -> u64 {
+    profile.pids.unwrap_or(start.own.processes).saturating_add(1)
+}
+
+/// The limits of each process, and for the number of processes of the server's user inside.
+fn process_limits(profile: &Profile, start: &Start<'_>, group: Option<GroupLimits>) -> Vec<(Limit, u64)> {
+    let memory = profile.memory.filter(|_| group.is_none());
+    let always = [
         (Limit::Files, OPEN_FILES),
         (Limit::LockedMemory, LOCKED_BYTES),
-        (Limit::Processes, profile.pids.unwrap_or(start.own.processes)),
+        (Limit::Processes, processes(profile, start)),
     ];
-    let limits = limits.into_iter().chain(profile.memory.map(|bytes| (Limit::Data, bytes))).collect();
-    let network = start.network.clone();
-    let system_calls = system_calls::filter();
-    let file_rules = only_executable(file_rules, profile, &program)?;
-    Ok((Walls { entries, proc: start.proc, network, file_rules, system_calls, limits }, program.path))
+    always.into_iter().chain(memory.map(|bytes| (Limit::Data, bytes))).collect()
 }
 
 /// The environment of a confined server: that of an ordinary one, with its own directories and user, unless they are injected.
@@ -174,7 +236,7 @@ struct View {
 
 impl View {
     fn settings(&mut self, start: &Start<'_>) {
-        let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let UserNumbers { user, group } = numbers_inside();
         let nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
         let files = [
             ("/etc/passwd", format!("{USER}:x:{user}:{group}:{USER}:{HOME}:/bin/sh\n{nobody}")),
@@ -206,7 +268,7 @@ impl View {
     /// Shows a path of the host that has no link in it.
     fn show_at(&mut self, inside: &Path, source: &Path, access: Access) -> Result<(), WallsError> {
         let inside = text(inside)?;
-        let kind = EntryKind::Bind { source: text(source)?, access, missing: Missing::Refuse };
+        let kind = EntryKind::Bind { source: text(source)?, access };
         let access = match access {
             Access::Read => FileAccess::ReadExecute,
             Access::Write => FileAccess::WriteExecute,
@@ -227,7 +289,7 @@ impl View {
 
     fn shows(&self, path: &Path) -> bool {
         let contains = |entry: &Entry| match entry.kind {
-            EntryKind::Bind { .. } => path.starts_with(&entry.path),
+            EntryKind::Bind { .. } | EntryKind::System { .. } => path.starts_with(&entry.path),
             // The system's own links, such as `/bin`.
             EntryKind::Link { .. } => path == Path::new(&entry.path),
             _ => false,

@@ -94,14 +94,14 @@ impl Keeper {
         SigSet::all().thread_set_mask()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&SigSet::from(Signal::SIGCHLD), flags)?;
-        let Started { child, shown, exit } = match start_server(&control) {
+        let Started { child, server, exit } = match start_server(&control) {
             Ok(started) => started,
             Err(failure) => {
                 send_report(&control, Report::Failed(failure));
                 return Err(io::Error::from_raw_os_error(failure.errno));
             }
         };
-        send_report(&control, Report::Started(shown.as_raw().cast_unsigned()));
+        send_report(&control, Report::Started(server));
         // The keeper's working directory must not keep a mount busy. A failure does not affect the server.
         let _ = std::env::set_current_dir("/");
         let partial_order = Vec::with_capacity(FRAME_BYTES);

@@ -15,17 +15,18 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, geteuid};
 use tokio::net::unix::pipe;
 use zeroize::Zeroizing;
 
+use super::control_group::{self, GroupLimits, ServerGroup};
 use super::descriptor_limit;
 use super::environment::{InvalidEnvironment, Variable, check_environment};
 use super::keeper;
 use super::os;
 use super::registry::spawn_known;
-use super::server::{KeeperHandle, ProcessHandle, ServerProcess};
-use super::walls::{Step, WallPart, Walls};
+use super::server::{KeeperHandle, ProcessHandle, RunsAs, ServerProcess};
+use super::walls::{Confined, Step, WallPart, Walls};
 use super::warden::{ServerState, warden};
 use super::wire::{self, Failure, Stage};
 
@@ -51,6 +52,8 @@ pub struct Launch {
 pub enum LaunchError {
     #[error("cannot confine `{}`: cannot {step}", .program.display())]
     Confine { program: OsString, step: String, at: WallPart, source: io::Error },
+    #[error("cannot make the control group of `{}`", .program.display())]
+    ControlGroup { program: OsString, source: io::Error },
     #[error("cannot enter the directory `{}` for `{}`", directory.display(), program.display())]
     Directory { program: OsString, directory: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -59,12 +62,23 @@ pub enum LaunchError {
     Execute { program: OsString, source: io::Error },
     #[error("cannot start the keeper of `{}`", .program.display())]
     Keeper { program: OsString, source: io::Error },
+    #[error(
+        "cannot confine `{}`: there are no namespaces for it, and without them none of the walls `files`, `processes` and \
+         `network`; {}, or run it without walls, with `confine = \"off\"`",
+        .program.display(), namespaces_way_out(source)
+    )]
+    Namespaces { program: OsString, source: io::Error },
     #[error("`{}` is not executable: make it executable, or name another command", .path.display())]
     NotExecutable { path: PathBuf },
     #[error("there is no `{}`: install it, put it on the sidecar's PATH, or give its full path", .program.display())]
     NotFound { program: OsString },
     #[error("an argument or the directory of `{}` contains a NUL byte", .program.display())]
     Nul { program: OsString },
+    #[error(
+        "the wall `user` of `{}` does not stand, which its `require` names: cannot {step} as a user of its own; run the sidecar as \
+         an ordinary user, or leave `user` out", .program.display()
+    )]
+    UserWall { program: OsString, step: String, source: io::Error },
     #[error("`{}` has more than {} sockets in its network", .program.display(), os::MAX_DESCRIPTORS)]
     Sockets { program: OsString },
     #[error("the keeper of `{}` did not start it within {} s", .program.display(), LAUNCH_TIMEOUT.as_secs())]
@@ -81,6 +95,25 @@ impl LaunchError {
     }
 }
 
+/// What can be done where the kernel refuses to make namespaces.
+pub fn namespaces_way_out(refusal: &io::Error) -> &'static str {
+    match refusal.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOSPC | Errno::EUSERS) => {
+            "raise the number of user namespaces, which is 0 or used up: `sysctl user.max_user_namespaces=15000`"
+        }
+        Some(Errno::EPERM | Errno::EACCES) => {
+            "allow user namespaces to the sidecar's user: by `sysctl kernel.unprivileged_userns_clone=1`, by an AppArmor profile \
+             with `userns,`, or by the profile of the container around the sidecar; as root, do not take the capability \
+             `CAP_SETFCAP` from it"
+        }
+        Some(Errno::ENOSYS) => {
+            "permit `clone` with namespaces in the container around the sidecar: Docker's default profile refuses it, Podman's does \
+             not"
+        }
+        _ => "use a kernel with user, mount, process, network, IPC and UTS namespaces",
+    }
+}
+
 /// Starts a server with pipes for its stdio. Returns once its program runs.
 pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
     let program = launch.program.clone();
@@ -92,8 +125,8 @@ pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
     let stdout = pipe::Receiver::from_owned_fd(stdout.into()).map_err(keeper_error)?;
     let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(keeper_error)?;
     let stdio = [child_stdin.into(), child_stdout.into(), child_stderr.into()];
-    let (handle, sockets) = launch_with(launch, stdio).await?;
-    Ok(ServerProcess { stdin, stdout, stderr, handle, sockets })
+    let Launched { handle, sockets, runs_as } = launch_with(launch, stdio).await?;
+    Ok(ServerProcess { stdin, stdout, stderr, handle, sockets, runs_as })
 }
 
 /// Sets the keeper's program, which is otherwise this process's binary. For tests, whose binary cannot run as a keeper;
@@ -102,12 +135,16 @@ pub fn use_keeper_program(path: PathBuf) {
     let _ = KEEPER_PROGRAM.set(path);
 }
 
-/// Starts a server with these descriptors as its stdin, stdout and stderr. Returns the sockets of its network too.
-pub(super) async fn launch_with(
-    mut launch: Launch,
-    stdio: [OwnedFd; 3],
-) -> Result<(ProcessHandle, Vec<OwnedFd>), LaunchError> {
-    let walls = launch.walls.take();
+/// A [`ServerProcess`] without its pipes.
+pub(super) struct Launched {
+    pub(super) handle: ProcessHandle,
+    sockets: Vec<OwnedFd>,
+    runs_as: RunsAs,
+}
+
+/// Starts a server with these descriptors as its stdin, stdout and stderr.
+pub(super) async fn launch_with(launch: Launch, stdio: [OwnedFd; 3]) -> Result<Launched, LaunchError> {
+    let walls = launch.walls.clone();
     let sockets = walls.as_ref().map_or(0, |walls| walls.network.sockets());
     let program = launch.program.clone();
     let directory = launch.directory.clone().unwrap_or_default();
@@ -120,8 +157,7 @@ pub(super) async fn launch_with(
     if sockets > 0 {
         descriptors.push(servers_end.into());
     }
-    let encoded = encode_walls(walls.as_ref()).map_err(keeper_error)?;
-    let started = tokio::task::spawn_blocking(move || start_keeper(&launch, &encoded, &descriptors)).await;
+    let started = tokio::task::spawn_blocking(move || start_keeper(&launch, &descriptors)).await;
     let mut keeper = started.map_err(|panic| keeper_error(io::Error::other(panic)))??;
     let left_starting = keeper.state.wait_for(|state| !matches!(state, ServerState::Starting));
     let state = match tokio::time::timeout(LAUNCH_TIMEOUT, left_starting).await {
@@ -136,6 +172,13 @@ pub(super) async fn launch_with(
                 Stage::Directory => LaunchError::Directory { program, directory, source },
                 Stage::Execute => LaunchError::Execute { program, source },
                 Stage::Prepare => LaunchError::Keeper { program, source },
+                Stage::Walls(step) if WallPart::of(step) == WallPart::Namespaces => {
+                    LaunchError::Namespaces { program, source }
+                }
+                Stage::UserWall(step) => {
+                    let step = walls.as_ref().map_or_else(String::new, |walls| Step::describe(step, walls));
+                    LaunchError::UserWall { program, step, source }
+                }
                 Stage::Walls(step) => {
                     let at = WallPart::of(step);
                     let step = walls.as_ref().map_or_else(String::new, |walls| Step::describe(step, walls));
@@ -144,32 +187,57 @@ pub(super) async fn launch_with(
             })
         }
         // A server that has already exited did start: `ProcessHandle::exited` reports the exit.
-        ServerState::Running { pid } | ServerState::Exited { pid, .. } | ServerState::Ended { pid, .. } => {
+        ServerState::Running(server) | ServerState::Exited(server, _) | ServerState::Ended(server, _) => {
             // They were sent before the program was executed, so nothing is waited for here.
             let received = match sockets {
                 0 => Vec::new(),
                 _ => receive_sockets(&network).map_err(keeper_error)?,
             };
-            match received.len() == sockets {
-                true => Ok((ProcessHandle::new(pid, keeper), received)),
-                false => Err(keeper_error(io::Error::other("it did not send the sockets of the network"))),
+            if received.len() != sockets {
+                return Err(keeper_error(io::Error::other("it did not send the sockets of the network")));
             }
+            let runs_as = runs_as(walls.as_ref(), server.as_root);
+            Ok(Launched { handle: ProcessHandle::new(server.pid, keeper), sockets: received, runs_as })
         }
         ServerState::Starting => unreachable!("waited for another state"),
     }
 }
 
+fn runs_as(walls: Option<&Walls>, as_root: Option<Failure>) -> RunsAs {
+    match (walls, as_root) {
+        (Some(walls), Some(Failure { stage: Stage::Walls(step), errno })) => {
+            let why =
+                format!("cannot {}: {}", Step::describe(step, walls), io::Error::from_raw_os_error(errno));
+            RunsAs::Root { why }
+        }
+        (Some(_), _) if geteuid().is_root() => RunsAs::Unused,
+        _ => RunsAs::Sidecar,
+    }
+}
+
 /// Starts a keeper and sends it the specification. Blocks while it forks, and while the keeper reads a specification that
 /// is larger than the socket's buffer.
-fn start_keeper(launch: &Launch, walls: &[u8], descriptors: &[OwnedFd]) -> Result<KeeperHandle, LaunchError> {
-    let specification = encode_launch(launch, walls)?;
-    let keeper_error = |source| LaunchError::Keeper { program: launch.program.clone(), source };
-    let keeper = spawn_keeper().map_err(keeper_error)?;
+fn start_keeper(launch: &Launch, descriptors: &[OwnedFd]) -> Result<KeeperHandle, LaunchError> {
+    let program = || launch.program.clone();
+    let keeper_error = |source| LaunchError::Keeper { program: program(), source };
+    let group = match launch.walls.as_ref().and_then(|walls| walls.group) {
+        Some(limits) => Some(make_group(limits, &launch.program)?),
+        None => None,
+    };
+    let walls = encode_walls(launch.walls.as_ref(), group.as_ref()).map_err(keeper_error)?;
+    let specification = encode_launch(launch, &walls)?;
+    let keeper = spawn_keeper(group).map_err(keeper_error)?;
     send_specification(&keeper.control, &specification, descriptors).map_err(keeper_error)?;
     Ok(keeper)
 }
 
-fn spawn_keeper() -> io::Result<KeeperHandle> {
+fn make_group(limits: GroupLimits, program: &OsStr) -> Result<ServerGroup, LaunchError> {
+    let delegated = control_group::delegated_group().map_err(io::Error::other);
+    let made = delegated.and_then(|delegated| delegated.make_server_group(limits));
+    made.map_err(|source| LaunchError::ControlGroup { program: program.to_owned(), source })
+}
+
+fn spawn_keeper(group: Option<ServerGroup>) -> io::Result<KeeperHandle> {
     let warden = warden()?;
     let (control, keeper_end) = UnixStream::pair()?;
     control.set_write_timeout(Some(LAUNCH_TIMEOUT))?;
@@ -186,7 +254,7 @@ fn spawn_keeper() -> io::Result<KeeperHandle> {
     )?;
     let control = Arc::new(control);
     let pid = child.id();
-    let (id, state) = warden.watch(child, Arc::clone(&control));
+    let (id, state) = warden.watch(child, Arc::clone(&control), group);
     Ok(KeeperHandle { warden, id, pid, control, state })
 }
 
@@ -206,8 +274,9 @@ fn send_specification(control: &UnixStream, bytes: &[u8], descriptors: &[OwnedFd
 }
 
 /// In JSON, which contains no NUL. Empty for none.
-fn encode_walls(walls: Option<&Walls>) -> io::Result<Vec<u8>> {
-    Ok(walls.map(serde_json::to_vec).transpose()?.unwrap_or_default())
+fn encode_walls(walls: Option<&Walls>, group: Option<&ServerGroup>) -> io::Result<Vec<u8>> {
+    let Some(walls) = walls.cloned() else { return Ok(Vec::new()) };
+    Ok(serde_json::to_vec(&Confined { walls, group: group.map(|group| group.path().to_owned()) })?)
 }
 
 fn encode_launch(launch: &Launch, walls: &[u8]) -> Result<Zeroizing<Vec<u8>>, LaunchError> {

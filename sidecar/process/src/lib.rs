@@ -28,6 +28,7 @@
 
 mod bounded;
 mod children;
+mod control_group;
 mod descriptor_limit;
 mod environment;
 mod exit;
@@ -46,18 +47,22 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 
 pub use bounded::{RunError, run_bounded};
+pub use control_group::{
+    DelegatedGroup, GroupLimits, NotDelegated, delegated_group, offers_control_groups, take_delegated_group,
+};
 pub use descriptor_limit::raise_descriptor_limit;
 pub use environment::{InvalidEnvironment, Variable, allowed_environment};
 pub use exit::Exit;
 pub use foreground::{OrphanAdoption, Pty, RawMode, Window, kill_adopted, try_user_namespace, user_command};
 pub use keeper::{is_keeper, keeper_main};
-pub use launch::{Launch, LaunchError, launch, program_path, use_keeper_program};
+pub use launch::{Launch, LaunchError, launch, namespaces_way_out, program_path, use_keeper_program};
 pub use os::{KernelClock, kernel_clock};
 pub use registry::{KnownChild, spawn_known};
-pub use server::{Ended, ProcessHandle, ServerProcess};
+pub use server::{Ended, ProcessHandle, RunsAs, ServerProcess};
+pub use walls::user::{UserNumbers, numbers_inside};
 pub use walls::{
-    Access, Entry, EntryKind, FileAccess, FileRule, Instruction, Limit, Missing, Network, Proc, WallPart,
-    Walls,
+    Access, Entry, EntryKind, FileAccess, FileRule, Instruction, Limit, Network, Proc, UserWall, WallPart,
+    Walls, has_landlock,
 };
 
 /// Protects this process: no core files, no access for other processes of the user, no descriptors inherited by children.

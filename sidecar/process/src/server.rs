@@ -31,6 +31,18 @@ pub struct ServerProcess {
     pub handle: ProcessHandle,
     /// Of a confined server: the sockets of its network, in the order of [`Network`](super::Network).
     pub sockets: Vec<OwnedFd>,
+    pub runs_as: RunsAs,
+}
+
+/// The user of a server for the kernel.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RunsAs {
+    /// The sidecar's user.
+    Sidecar,
+    /// A confined server of a sidecar that runs as root: a user that nothing else on this host is.
+    Unused,
+    /// The same where that is not possible, and why: it is root without capabilities.
+    Root { why: String },
 }
 
 /// A started server without its pipes. Dropping it kills every process of the server at once.
@@ -71,7 +83,7 @@ impl ServerProcess {
 
     /// Closes the server's stdin, then ends it like [`ProcessHandle::end`].
     pub async fn end(self, grace: Duration) -> Ended {
-        let Self { stdin, stdout, stderr, handle, sockets: _ } = self;
+        let Self { stdin, stdout, stderr, handle, sockets: _, runs_as: _ } = self;
         drop(stdin);
         let ended = handle.end(grace).await;
         // Closed last: a write to a closed pipe would kill the server (SIGPIPE) while it shuts down.
@@ -98,11 +110,10 @@ impl ProcessHandle {
     /// Waits until the server's main process has exited. Its other processes are being killed then. Cancel-safe.
     pub async fn exited(&mut self) -> Exit {
         let state = &mut self.keeper.state;
-        let exited = state
-            .wait_for(|state| matches!(state, ServerState::Exited { .. } | ServerState::Ended { .. }))
-            .await;
+        let exited =
+            state.wait_for(|state| matches!(state, ServerState::Exited(..) | ServerState::Ended(..))).await;
         match exited.as_deref() {
-            Ok(ServerState::Exited { exit, .. } | ServerState::Ended { exit, .. }) => *exit,
+            Ok(ServerState::Exited(_, exit) | ServerState::Ended(_, exit)) => *exit,
             _ => Exit::KeeperLost,
         }
     }
@@ -134,7 +145,7 @@ impl ProcessHandle {
     }
 
     async fn all_dead_within(&mut self, time: Duration) -> bool {
-        let ended = self.keeper.state.wait_for(|state| matches!(state, ServerState::Ended { .. }));
+        let ended = self.keeper.state.wait_for(|state| matches!(state, ServerState::Ended(..)));
         matches!(timeout(time, ended).await, Ok(Ok(_)))
     }
 }

@@ -14,9 +14,10 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use zeroize::Zeroizing;
 
 use super::os::{self, SingleThreaded};
-use super::walls::init::{self, Handover, NAMESPACES, User};
-use super::walls::{Step, Walls};
-use super::wire::{Failure, MAX_SPECIFICATION, Specification, Stage};
+use super::walls::init::{self, Handover, NAMESPACES};
+use super::walls::user::Identity;
+use super::walls::{Confined, Step, Walls};
+use super::wire::{Failure, MAX_SPECIFICATION, Specification, Stage, StartedServer};
 
 /// As shells exit when a command is not found. The sidecar ignores it: it gets the failure in a report.
 const NOT_EXECUTED: i32 = 127;
@@ -26,8 +27,7 @@ const STDIO: usize = 3;
 pub(super) struct Started {
     /// The server's main process, or process 1 of its namespaces.
     pub(super) child: Pid,
-    /// The server's main process, for people. It is never signalled by this number.
-    pub(super) shown: Pid,
+    pub(super) server: StartedServer,
     pub(super) exit: ExitSource,
 }
 
@@ -45,13 +45,14 @@ pub(super) enum ExitSource {
 pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
     let (mut descriptors, bytes) = receive_specification(control).map_err(|error| prepare(&error))?;
     let single = SingleThreaded::check().map_err(|error| prepare(&error))?;
-    let walls = match Specification::decode(&bytes) {
+    let confined = match Specification::decode(&bytes) {
         Some(specification) => specification.walls().map(decode_walls).transpose()?,
         None => return Err(Failure::at(Stage::Prepare, Errno::EBADMSG)),
     };
     let sidecar = descriptors.split_off(STDIO).pop().map(UnixStream::from);
     let (mut failures, failures_writer) = io::pipe().map_err(|error| prepare(&error))?;
-    let (child, exit) = match walls {
+    let (mut mapping, mut as_root) = (None, None);
+    let (child, exit) = match confined {
         None => {
             let keeper = nix::unistd::getpid();
             let start = move || {
@@ -62,10 +63,12 @@ pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
             };
             (single.fork(0, start), ExitSource::Child)
         }
-        Some(walls) => {
+        Some(Confined { walls, group }) => {
             let (status, status_writer) = io::pipe().map_err(|error| prepare(&error))?;
             let keeper = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| prepare(&error.into()))?;
-            let user = User::current();
+            let identity;
+            (identity, mapping, as_root) = Identity::choose(single, &walls, &descriptors)
+                .map_err(|(step, errno)| Failure::at(Stage::UserWall(step.number()), errno))?;
             let start = move || {
                 let handover = Handover {
                     walls: &walls,
@@ -73,8 +76,10 @@ pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
                     failures: failures_writer,
                     status: status_writer,
                     keeper,
+                    identity,
+                    group: group.as_deref(),
                 };
-                init::run(single, handover, user, (descriptors, bytes), |(descriptors, bytes)| {
+                init::run(single, handover, (descriptors, bytes), |(descriptors, bytes)| {
                     become_server(init::PROCESS, descriptors, bytes, Some(&walls))
                 })
             };
@@ -85,16 +90,24 @@ pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
         ExitSource::Pipe(_) => (Step::Namespaces, errno(&error)).into(),
         ExitSource::Child | ExitSource::Known => prepare(&error),
     })?;
+    if let Some(mapping) = mapping {
+        mapping.apply(child).map_err(|error| Failure::from((Step::UserMap, errno(&error))))?;
+    }
     // `execve` closes the child's end of the pipe, so an end without bytes means that the server is running. The keeper's own
     // end went with the closure.
     let mut bytes = [0; Failure::BYTES];
     match failures.read_exact(&mut bytes) {
         Ok(()) => Err(Failure::from_bytes(bytes)),
-        Err(_) => Ok(Started { child, shown: main_process(child, &exit), exit }),
+        Err(_) => {
+            let pid = main_process(child, &exit).as_raw().cast_unsigned();
+            let server = StartedServer { pid, as_root: as_root.map(Failure::from) };
+            Ok(Started { child, server, exit })
+        }
     }
 }
 
-/// The first child of process 1 is the server. If the server has exited already, it is process 1.
+/// The server's main process, for people; it is never signalled by this number. The first child of process 1 is the server. If
+/// the server has exited already, it is process 1.
 fn main_process(child: Pid, exit: &ExitSource) -> Pid {
     let first_child = || {
         let children = std::fs::read_to_string(format!("/proc/{child}/task/{child}/children")).ok()?;
@@ -106,7 +119,7 @@ fn main_process(child: Pid, exit: &ExitSource) -> Pid {
     }
 }
 
-fn decode_walls(json: &[u8]) -> Result<Walls, Failure> {
+fn decode_walls(json: &[u8]) -> Result<Confined, Failure> {
     serde_json::from_slice(json).map_err(|_| Failure::at(Stage::Prepare, Errno::EBADMSG))
 }
 

@@ -27,10 +27,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::children;
+use super::control_group::ServerGroup;
 use super::exit::Exit;
 use super::os::{self, Reaped};
 use super::registry::{KnownChild, with_known};
-use super::wire::{FRAME_BYTES, Failure, Report, Stage};
+use super::wire::{FRAME_BYTES, Failure, Report, Stage, StartedServer};
 
 /// How long a keeper may take to kill its server after the handle was dropped; then the keeper is killed, and its orphans
 /// are ended here.
@@ -47,18 +48,10 @@ const STUCK_AFTER: Duration = Duration::from_secs(3);
 pub(super) enum ServerState {
     Starting,
     Failed(Failure),
-    Running {
-        pid: u32,
-    },
-    Exited {
-        pid: u32,
-        exit: Exit,
-    },
+    Running(StartedServer),
+    Exited(StartedServer, Exit),
     /// No descendant is left.
-    Ended {
-        pid: u32,
-        exit: Exit,
-    },
+    Ended(StartedServer, Exit),
 }
 
 /// Sends requests to the warden's thread.
@@ -82,10 +75,17 @@ enum Request {
 struct WatchedKeeper {
     child: KnownChild,
     control: Arc<UnixStream>,
-    state: watch::Sender<ServerState>,
+    server: WatchedServer,
     /// The bytes of an incomplete report.
     partial_report: Vec<u8>,
     condition: KeeperCondition,
+}
+
+/// What there is of a server until all its processes have ended.
+struct WatchedServer {
+    state: watch::Sender<ServerState>,
+    /// Removed on drop.
+    group: Option<ServerGroup>,
 }
 
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -101,12 +101,12 @@ enum KeeperCondition {
 
 impl ServerState {
     /// Moves a running server to `next`; a server that is still starting becomes `Failed`. True if the state changed.
-    fn advance(&mut self, next: impl FnOnce(u32) -> Self) -> bool {
+    fn advance(&mut self, next: impl FnOnce(StartedServer) -> Self) -> bool {
         *self = match *self {
             Self::Starting => Self::Failed(Failure { stage: Stage::Prepare, errno: Errno::EPIPE as i32 }),
-            Self::Running { pid } => next(pid),
+            Self::Running(server) => next(server),
             // A failure stays for the launching task to read; a known exit is not replaced by the loss of a keeper.
-            Self::Failed(_) | Self::Exited { .. } | Self::Ended { .. } => return false,
+            Self::Failed(_) | Self::Exited(..) | Self::Ended(..) => return false,
         };
         true
     }
@@ -133,15 +133,15 @@ impl Warden {
         &self,
         child: KnownChild,
         control: Arc<UnixStream>,
+        group: Option<ServerGroup>,
     ) -> (KeeperId, watch::Receiver<ServerState>) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = KeeperId(NEXT.fetch_add(1, Ordering::Relaxed));
         let (state, receiver) = watch::channel(ServerState::Starting);
         let partial_report = Vec::with_capacity(FRAME_BYTES);
-        self.send(Request::Watch(
-            id,
-            WatchedKeeper { child, control, state, partial_report, condition: KeeperCondition::Alive },
-        ));
+        let condition = KeeperCondition::Alive;
+        let server = WatchedServer { state, group };
+        self.send(Request::Watch(id, WatchedKeeper { child, control, server, partial_report, condition }));
         (id, receiver)
     }
 
@@ -166,7 +166,7 @@ struct WardenThread {
     woken: UnixStream,
     keepers: BTreeMap<KeeperId, WatchedKeeper>,
     /// Servers whose keeper died before it ended them, with the time of its death.
-    orphaned: Vec<(watch::Sender<ServerState>, Instant)>,
+    orphaned: Vec<(WatchedServer, Instant)>,
 }
 
 impl WardenThread {
@@ -225,8 +225,8 @@ impl WardenThread {
         };
         for (_, keeper) in self.keepers.extract_if(.., |_, keeper| is_reaped(keeper)) {
             match keeper.condition {
-                KeeperCondition::Lost(since) => self.orphaned.push((keeper.state, since)),
-                _ => set_ended(&keeper.state),
+                KeeperCondition::Lost(since) => self.orphaned.push((keeper.server, since)),
+                _ => keeper.server.set_ended(),
             }
         }
     }
@@ -247,7 +247,7 @@ impl WardenThread {
             io::Result::Ok(found.len())
         });
         match pass {
-            Ok(0) => self.orphaned.drain(..).for_each(|(state, _)| set_ended(&state)),
+            Ok(0) => self.orphaned.drain(..).for_each(|(server, _)| server.set_ended()),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "orphans of a dead keeper cannot be listed; retrying"),
         }
@@ -302,16 +302,17 @@ impl WatchedKeeper {
         if let Ok(frame) = <[u8; FRAME_BYTES]>::try_from(&self.partial_report[..]) {
             self.partial_report.clear();
             match Report::decode(frame) {
-                Ok(Report::Started(pid)) => {
-                    self.state.send_replace(ServerState::Running { pid });
+                Ok(Report::Started(server)) => {
+                    self.server.state.send_replace(ServerState::Running(server));
                 }
                 Ok(Report::Exited(status)) => {
                     let exit = Exit::from_status(ExitStatus::from_raw(status));
-                    self.state
-                        .send_if_modified(|state| state.advance(|pid| ServerState::Exited { pid, exit }));
+                    self.server
+                        .state
+                        .send_if_modified(|state| state.advance(|server| ServerState::Exited(server, exit)));
                 }
                 Ok(Report::Failed(failure)) => {
-                    self.state.send_replace(ServerState::Failed(failure));
+                    self.server.state.send_replace(ServerState::Failed(failure));
                     self.condition = KeeperCondition::Finished;
                 }
                 Ok(Report::Ended) => self.condition = KeeperCondition::Finished,
@@ -325,18 +326,23 @@ impl WatchedKeeper {
         let _ = self.child.kill();
         self.condition = KeeperCondition::Lost(Instant::now());
         let exit = Exit::KeeperLost;
-        self.state.send_if_modified(|state| state.advance(|pid| ServerState::Exited { pid, exit }));
+        self.server.state.send_if_modified(|state| state.advance(|server| ServerState::Exited(server, exit)));
     }
 }
 
-fn set_ended(state: &watch::Sender<ServerState>) {
-    state.send_if_modified(|state| match *state {
-        ServerState::Exited { pid, exit } => {
-            *state = ServerState::Ended { pid, exit };
-            true
-        }
-        _ => state.advance(|pid| ServerState::Ended { pid, exit: Exit::KeeperLost }),
-    });
+impl WatchedServer {
+    fn set_ended(self) {
+        let Self { state, group } = self;
+        // Before anyone learns of the end.
+        drop(group);
+        state.send_if_modified(|state| match *state {
+            ServerState::Exited(server, exit) => {
+                *state = ServerState::Ended(server, exit);
+                true
+            }
+            _ => state.advance(|server| ServerState::Ended(server, Exit::KeeperLost)),
+        });
+    }
 }
 
 fn reap_orphan(pid: Pid) {

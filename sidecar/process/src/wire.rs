@@ -1,7 +1,7 @@
 //! The messages between the sidecar and a keeper on the control socket.
 //!
 //! First the sidecar sends the launch specification: a `u32` length together with the server's three descriptors, then
-//! that many bytes. After that the sidecar sends orders and the keeper reports, in frames of nine bytes: a kind and two
+//! that many bytes. After that the sidecar sends orders and the keeper reports, in frames of thirteen bytes: a kind and three
 //! numbers.
 //!
 //! What must stay true: the specification is in memory that is wiped when dropped, and is never copied out of it; the
@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 /// In bytes. The kernel accepts about 2 MiB of arguments and environment with the usual stack limit, 6 MiB at most.
 pub(super) const MAX_SPECIFICATION: usize = 8 * 1024 * 1024;
-pub(super) const FRAME_BYTES: usize = 9;
+pub(super) const FRAME_BYTES: usize = 13;
 
 /// A message from the keeper.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,8 +27,15 @@ pub(super) enum Report {
     Exited(i32),
     /// The server could not be started.
     Failed(Failure),
-    /// The server runs, with this process id.
-    Started(u32),
+    Started(StartedServer),
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct StartedServer {
+    /// The server's main process.
+    pub(super) pid: u32,
+    /// Why a confined server of root has no user of its own.
+    pub(super) as_root: Option<Failure>,
 }
 
 /// A message from the sidecar.
@@ -58,6 +65,8 @@ pub(super) enum Stage {
     Prepare,
     /// Building the walls around the server, with the number of the step.
     Walls(i32),
+    /// The same, for the user of its own that the walls require.
+    UserWall(i32),
 }
 
 impl Failure {
@@ -84,20 +93,27 @@ impl Failure {
 impl Report {
     pub(super) fn encode(self) -> [u8; FRAME_BYTES] {
         match self {
-            Self::Ended => encode_frame(1, 0, 0),
-            Self::Exited(status) => encode_frame(2, status, 0),
-            Self::Failed(failure) => encode_frame(3, failure.stage.number(), failure.errno),
-            Self::Started(pid) => encode_frame(4, pid.cast_signed(), 0),
+            Self::Ended => encode_frame(1, [0; 3]),
+            Self::Exited(status) => encode_frame(2, [status, 0, 0]),
+            Self::Failed(failure) => encode_frame(3, [failure.stage.number(), failure.errno, 0]),
+            Self::Started(StartedServer { pid, as_root }) => {
+                let (stage, errno) = as_root.map_or((0, 0), |why| (why.stage.number(), why.errno));
+                encode_frame(4, [pid.cast_signed(), stage, errno])
+            }
         }
     }
 
     pub(super) fn decode(bytes: [u8; FRAME_BYTES]) -> io::Result<Self> {
+        let failure = |stage, errno| Failure { stage: Stage::from_number(stage), errno };
         match decode_frame(bytes) {
-            (1, _, _) => Ok(Self::Ended),
-            (2, status, _) => Ok(Self::Exited(status)),
-            (3, stage, errno) => Ok(Self::Failed(Failure { stage: Stage::from_number(stage), errno })),
-            (4, pid, _) => Ok(Self::Started(pid.cast_unsigned())),
-            (kind, _, _) => Err(io::Error::other(format!("unknown kind of report from a keeper: {kind}"))),
+            (1, _) => Ok(Self::Ended),
+            (2, [status, ..]) => Ok(Self::Exited(status)),
+            (3, [stage, errno, _]) => Ok(Self::Failed(failure(stage, errno))),
+            (4, [pid, stage, errno]) => {
+                let as_root = (stage != 0).then(|| failure(stage, errno));
+                Ok(Self::Started(StartedServer { pid: pid.cast_unsigned(), as_root }))
+            }
+            (kind, _) => Err(io::Error::other(format!("unknown kind of report from a keeper: {kind}"))),
         }
     }
 }
@@ -105,18 +121,20 @@ impl Report {
 impl Order {
     pub(super) fn encode(self) -> [u8; FRAME_BYTES] {
         match self {
-            Self::HangUp => encode_frame(2, 0, 0),
-            Self::Stop { grace } => encode_frame(1, i32::try_from(grace.as_millis()).unwrap_or(i32::MAX), 0),
+            Self::HangUp => encode_frame(2, [0; 3]),
+            Self::Stop { grace } => {
+                encode_frame(1, [i32::try_from(grace.as_millis()).unwrap_or(i32::MAX), 0, 0])
+            }
         }
     }
 
     pub(super) fn decode(bytes: [u8; FRAME_BYTES]) -> io::Result<Self> {
         match decode_frame(bytes) {
-            (1, milliseconds, _) => {
+            (1, [milliseconds, ..]) => {
                 Ok(Self::Stop { grace: Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)) })
             }
-            (2, _, _) => Ok(Self::HangUp),
-            (kind, _, _) => Err(io::Error::other(format!("unknown kind of order to a keeper: {kind}"))),
+            (2, _) => Ok(Self::HangUp),
+            (kind, _) => Err(io::Error::other(format!("unknown kind of order to a keeper: {kind}"))),
         }
     }
 }
@@ -124,6 +142,7 @@ impl Order {
 impl Stage {
     /// The numbers from here on are those of steps of the walls.
     const WALLS: i32 = 1000;
+    const USER_WALL: i32 = 1_000_000;
 
     pub(super) fn number(self) -> i32 {
         match self {
@@ -131,6 +150,7 @@ impl Stage {
             Self::Execute => 2,
             Self::Prepare => 3,
             Self::Walls(step) => Self::WALLS.saturating_add(step),
+            Self::UserWall(step) => Self::USER_WALL.saturating_add(step),
         }
     }
 
@@ -138,6 +158,7 @@ impl Stage {
         match number {
             1 => Self::Directory,
             2 => Self::Execute,
+            Self::USER_WALL.. => Self::UserWall(number - Self::USER_WALL),
             Self::WALLS.. => Self::Walls(number - Self::WALLS),
             _ => Self::Prepare,
         }
@@ -215,15 +236,17 @@ impl<'a> Specification<'a> {
     }
 }
 
-fn encode_frame(kind: u8, first: i32, second: i32) -> [u8; FRAME_BYTES] {
+fn encode_frame(kind: u8, numbers: [i32; 3]) -> [u8; FRAME_BYTES] {
     let mut bytes = [kind; FRAME_BYTES];
-    bytes[1..5].copy_from_slice(&first.to_be_bytes());
-    bytes[5..].copy_from_slice(&second.to_be_bytes());
+    for (place, number) in bytes[1..].chunks_exact_mut(4).zip(numbers) {
+        place.copy_from_slice(&number.to_be_bytes());
+    }
     bytes
 }
 
-fn decode_frame([kind, a, b, c, d, e, f, g, h]: [u8; FRAME_BYTES]) -> (u8, i32, i32) {
-    (kind, i32::from_be_bytes([a, b, c, d]), i32::from_be_bytes([e, f, g, h]))
+fn decode_frame([kind, numbers @ ..]: [u8; FRAME_BYTES]) -> (u8, [i32; 3]) {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = numbers;
+    (kind, [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(i32::from_be_bytes))
 }
 
 #[cfg(test)]
@@ -233,7 +256,17 @@ mod tests {
     #[test]
     fn frames_are_decoded_as_they_were_encoded() {
         let failure = Failure { stage: Stage::Execute, errno: 2 };
-        for report in [Report::Ended, Report::Exited(9), Report::Failed(failure), Report::Started(u32::MAX)] {
+        let started = |as_root| Report::Started(StartedServer { pid: u32::MAX, as_root });
+        let as_root = Failure { stage: Stage::Walls(7), errno: 22 };
+        let user_wall = Report::Failed(Failure { stage: Stage::UserWall(107), errno: 1 });
+        for report in [
+            Report::Ended,
+            Report::Exited(9),
+            Report::Failed(failure),
+            user_wall,
+            started(None),
+            started(Some(as_root)),
+        ] {
             assert_eq!(Report::decode(report.encode()).unwrap(), report);
         }
         for order in [Order::HangUp, Order::Stop { grace: Duration::from_millis(1500) }] {

@@ -4,6 +4,8 @@
 mod support;
 #[path = "process/walls.rs"]
 mod walls;
+#[path = "process/walls_user.rs"]
+mod walls_user;
 
 use std::time::Duration;
 

@@ -3,15 +3,20 @@
 //! What must stay true: a server whose walls cannot be built does not start, nor one that would have to be downloaded first and
 //! cannot be; without its own `/proc` it starts only where the kernel refuses one, which is logged.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cofferdam_confine::{self as confine, Downloader, Home, OwnDirectories, ShownPath, Start};
+use cofferdam_confine::{
+    self as confine, Downloader, Home, HostWalls, Landlock, LimitedBy, OwnDirectories, ShownPath, Standing,
+    Start,
+};
 use cofferdam_egress::{AddressPool, Egress, Plan};
 use cofferdam_net::SystemResolver;
-use cofferdam_process::{self as process, Launch, Proc, ServerProcess, Variable};
+use cofferdam_process::{self as process, Launch, Proc, RunsAs, ServerProcess, Variable};
+use relay_proto::name::Name;
 
 use crate::network_events::NetworkObserver;
 use crate::spec::{Confinement, ServerLimits};
@@ -40,11 +45,18 @@ pub(crate) struct ConfinedStart<'a> {
     pub(crate) observer: Arc<NetworkObserver>,
 }
 
+/// A confined server that runs.
+pub(crate) struct ConfinedServer {
+    pub(crate) process: ServerProcess,
+    pub(crate) network: Egress,
+    pub(crate) standing: Standing,
+}
+
 /// Starts the process and serves its network.
 pub(crate) async fn start(
     confinement: &Confinement,
     start: ConfinedStart<'_>,
-) -> Result<(ServerProcess, Egress), StartError> {
+) -> Result<ConfinedServer, StartError> {
     if let Some(downloader) = Downloader::of(start.program, start.written)
         && confinement.prevents(downloader)
     {
@@ -53,18 +65,50 @@ pub(crate) async fn start(
     // With a resolver also where no name is listed, so that every refused name is reported.
     let plan = Plan::new(&confinement.hosts, AddressPool::default())?.with_resolver();
     let observer = Arc::clone(&start.observer);
-    let mut server = start_process(confinement, &plan, start).await?;
-    let sockets = std::mem::take(&mut server.sockets);
+    let host = HostWalls { group: process::delegated_group(), landlock: landlock() };
+    let (mut process, proc) = start_process(confinement, &plan, host, start).await?;
+    if let RunsAs::Root { why } = &process.runs_as {
+        warn_of_root(&observer.server, why);
+    }
+    let limits = match host.group {
+        Ok(_) => LimitedBy::ControlGroup,
+        Err(_) => LimitedBy::Processes,
+    };
+    let standing = Standing::new(host.landlock, limits, proc, &process.runs_as);
+    let sockets = std::mem::take(&mut process.sockets);
     let limits = cofferdam_egress::Limits::default();
-    let egress = cofferdam_egress::serve(plan, sockets, limits, Arc::new(SystemResolver), observer)?;
-    Ok((server, egress))
+    let network = cofferdam_egress::serve(plan, sockets, limits, Arc::new(SystemResolver), observer)?;
+    Ok(ConfinedServer { process, network, standing })
+}
+
+/// What the kernel has does not change.
+fn landlock() -> Landlock {
+    static LANDLOCK: OnceLock<Landlock> = OnceLock::new();
+    *LANDLOCK.get_or_init(|| match process::has_landlock() {
+        true => Landlock::Enforced,
+        false => Landlock::Missing,
+    })
+}
+
+/// Once for each server.
+fn warn_of_root(server: &Name, why: &str) {
+    static WARNED: Mutex<BTreeSet<Name>> = Mutex::new(BTreeSet::new());
+    if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(server.clone()) {
+        tracing::warn!(
+            %server,
+            why,
+            "a confined server runs as root without capabilities, not as a user of its own: its processes are counted by a control \
+             group only"
+        );
+    }
 }
 
 async fn start_process(
     confinement: &Confinement,
     plan: &Plan,
+    host: HostWalls,
     start: ConfinedStart<'_>,
-) -> Result<ServerProcess, StartError> {
+) -> Result<(ServerProcess, Proc), StartError> {
     let names: Vec<OsString> = start.injected.iter().map(|(name, _)| name.clone()).collect();
     let environment = confine::environment(process::allowed_environment(start.injected), &names);
     let path = process::program_path(start.program.as_ref())?;
@@ -95,6 +139,7 @@ async fn start_process(
                 hosts: &hosts,
                 resolver: &resolver,
                 proc,
+                host,
             },
         )?;
         let directory = Some(start.directory.unwrap_or(Path::new(confine::HOME)).to_owned());
@@ -108,7 +153,7 @@ async fn start_process(
         })
     };
     if PROC_REFUSED.load(Ordering::Relaxed) {
-        return Ok(process::launch(attempt(Proc::Empty)?).await?);
+        return Ok((process::launch(attempt(Proc::Empty)?).await?, Proc::Empty));
     }
     match process::launch(attempt(Proc::Own)?).await {
         Err(error) if error.is_refused_proc() => {
@@ -118,8 +163,8 @@ async fn start_process(
                 "confined servers have an empty /proc: the kernel refuses to mount one, because a container around the \
                  sidecar hides parts of its own"
             );
-            Ok(server)
+            Ok((server, Proc::Empty))
         }
-        other => Ok(other?),
+        other => Ok((other?, Proc::Own)),
     }
 }

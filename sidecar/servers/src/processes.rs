@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_confine::Standing;
 use cofferdam_process::Ended;
 use cofferdam_secrets::Secrets;
 use futures_util::future::join_all;
@@ -71,6 +72,11 @@ impl Processes {
     /// The pid of the current process.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.current.as_ref()?.upstream().and_then(Upstream::pid)
+    }
+
+    /// The walls around the current process, if it is confined.
+    pub(crate) fn standing(&self) -> Option<Arc<Standing>> {
+        self.current.as_ref()?.upstream().and_then(Upstream::standing)
     }
 
     /// Whether the current process reads so slowly that the link should stop reading.

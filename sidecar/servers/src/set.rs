@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cofferdam_confine::Standing;
 use cofferdam_process::Ended;
 use cofferdam_secrets::Secrets;
 use futures_util::future::{join_all, select_all};
@@ -325,6 +326,11 @@ impl ServerSet {
     /// The configuration that the server's own process was started with.
     pub fn started_with(&self) -> Option<&Arc<ServerSpec>> {
         self.slots[0].processes.current.as_ref().map(|current| &current.spec)
+    }
+
+    /// The walls around the server's own process, if it is confined.
+    pub fn standing(&self) -> Option<Arc<Standing>> {
+        self.slots[0].processes.standing()
     }
 
     /// The progress of replacements, as `sessions` shows it.

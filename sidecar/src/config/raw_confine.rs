@@ -1,8 +1,9 @@
 //! The raw types of `[servers.NAME.confine]`, which is a table or the word `off`.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -16,7 +17,7 @@ use super::spanned::Spanned;
 #[schemars(rename = "Confine")]
 pub(super) enum RawConfine {
     Switch(RawSwitch),
-    Profile(RawProfile),
+    Profile(Box<RawProfile>),
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -46,10 +47,34 @@ pub(super) struct RawProfile {
     /// `private`: an empty home directory in memory, for each process. `keep`: one that the server's processes share and that
     /// lasts, in `state-dir`. Default: `private`.
     pub(super) home: Option<RawHome>,
-    /// The most memory of each of its processes, such as `1GiB`. Default: no limit.
+    /// The most memory, such as `1GiB`: of all its processes together and its directories in memory where the sidecar has a
+    /// control group to divide, otherwise of each process. Default: no limit.
     pub(super) memory: Option<Spanned<RawSize>>,
     /// The most processes and threads of it. Default: `limits.confined-processes`.
     pub(super) pids: Option<Spanned<RawCount>>,
+    /// How many processors it may use, such as `0.5` or `2`. Needs a control group (cgroup v2) that is delegated to the sidecar.
+    /// Default: all.
+    pub(super) cpu: Option<Spanned<RawProcessors>>,
+    /// The walls without which it does not start. `files`, `processes` and `network` always have to stand and must be named;
+    /// further ones are `landlock` (the second wall around files), `limits` (a control group) and `user` (for a sidecar of root:
+    /// a user of its own). Default: the first three.
+    pub(super) require: Option<Spanned<Vec<RawWall>>>,
+}
+
+/// Thousandths of a processor.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct RawProcessors(pub(super) u32);
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "Wall")]
+pub(super) enum RawWall {
+    Files,
+    Landlock,
+    Limits,
+    Network,
+    Processes,
+    User,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -58,6 +83,39 @@ pub(super) struct RawProfile {
 pub(super) enum RawHome {
     Keep,
     Private,
+}
+
+impl fmt::Display for RawProcessors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.0) / 1000.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawProcessors {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = f64::deserialize(deserializer)?;
+        // Out of range, or not a number: too small or too large for every check.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "`as` gives the nearest number in range, and 0 for what is none"
+        )]
+        Ok(Self((number * 1000.0).round() as u32))
+    }
+}
+
+impl JsonSchema for RawProcessors {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Processors".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "number", "exclusiveMinimum": 0, "examples": [0.5, 2] })
+    }
 }
 
 /// Written by hand, because `untagged` would lose the positions in the file.
@@ -77,7 +135,9 @@ impl<'de> Deserialize<'de> for RawConfine {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                RawProfile::deserialize(MapAccessDeserializer::new(map)).map(RawConfine::Profile)
+                RawProfile::deserialize(MapAccessDeserializer::new(map))
+                    .map(Box::new)
+                    .map(RawConfine::Profile)
             }
         }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_audit::{self as audit, Audit, AuditError, Event};
+use cofferdam_base::text::error_chain;
 use cofferdam_scrub::OwnCredentials;
 use cofferdam_scrub::shared::SharedValues;
 use cofferdam_secrets::files::{FileError, FileStore};
@@ -90,6 +91,13 @@ pub(crate) async fn serve(
     lifetime.watch(&stop)?;
     if let Err(error) = cofferdam_process::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open descriptors was not raised");
+    }
+    match cofferdam_process::take_delegated_group() {
+        Ok(_) => tracing::info!("confined servers have control groups of their own"),
+        Err(why) => tracing::info!(
+            why = error_chain(why),
+            "confined servers have no control groups: `memory` limits each process, and `cpu` cannot be used"
+        ),
     }
     path_isolation::check_relay_directories(&config)?;
     state_format::check(&config.state_dir)?;

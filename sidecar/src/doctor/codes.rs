@@ -192,6 +192,8 @@ pub(super) const CODES: &[Code] = &[
         Sysexit::OperatingSystem,
         "the kernel kills the sidecar or a server when the cgroup has no memory left",
     ),
+    code("wall-missing", Sysexit::Unavailable, "confined servers that need it do not start"),
+    code("walls-ok", Sysexit::Unavailable, ""),
     code("probe-timeout", Sysexit::Unavailable, "what it would have found is not known"),
     code("probe-failed", Sysexit::Software, "what it would have found is not known"),
 ];
@@ -221,6 +223,7 @@ mod tests {
         include_str!("sandboxes.rs"),
         include_str!("servers.rs"),
         include_str!("vault.rs"),
+        include_str!("walls.rs"),
         include_str!("../check/confinement.rs"),
         include_str!("../check/files.rs"),
         include_str!("../check/findings.rs"),

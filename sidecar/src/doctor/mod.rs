@@ -30,6 +30,7 @@ mod resources;
 mod sandboxes;
 mod servers;
 mod vault;
+mod walls;
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -189,6 +190,9 @@ async fn run_probes(
     let for_harnesses = config.clone();
     let probe = move |found: &mut Findings| harnesses::probe(for_harnesses.as_deref(), found);
     in_background("harnesses", &mut findings, stopped, probe).await;
+    let for_walls = config.clone();
+    in_background("walls", &mut findings, stopped, move |found| walls::probe(for_walls.as_deref(), found))
+        .await;
     let probe = move |found: &mut Findings| resources::probe(config.as_deref(), found);
     in_background("resources", &mut findings, stopped, probe).await;
     in_background("clock", &mut findings, stopped, clock::probe).await;

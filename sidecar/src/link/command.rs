@@ -1,5 +1,7 @@
 //! Commands to a link, and its replies.
 
+use std::collections::BTreeMap;
+
 use cofferdam_process as process;
 use cofferdam_servers as servers;
 use cofferdam_servers::spec::{ServerKind, ServerSpec};
@@ -88,6 +90,9 @@ pub(crate) struct Description {
     /// The additional processes that run tools of scopes.
     #[serde(default)]
     pub(crate) scopes: Vec<ScopeProcess>,
+    /// What the walls around the server's own process are made of, by their names. Absent: it is not confined, or does not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) walls: Option<BTreeMap<String, Vec<String>>>,
     pub(crate) in_flight: usize,
     /// Sidecar memory that is charged to the link.
     #[serde(default)]

@@ -105,6 +105,7 @@ impl Link {
             confine: started_with.and_then(|server| Confine::of(server)),
             replacement: self.servers.describe_replacement(),
             scopes: self.servers.scope_processes().into_iter().map(ScopeProcess::from).collect(),
+            walls: self.servers.standing().map(|standing| standing.by_wall()),
             in_flight: self.pipeline.unanswered(),
             memory_bytes: self.memory.used() as u64,
             calls,

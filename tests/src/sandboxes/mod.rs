@@ -48,7 +48,7 @@ pub use bubblewrap::Bubblewrap;
 pub use gvisor::{Gvisor, HostSockets};
 pub use inside::Inside;
 pub use landlocked::Landlocked;
-pub use machine::{Booted, Machine, Outlet, Snapshot};
+pub use machine::{Booted, Machine, Outlet, Snapshot, System};
 pub use podman::{Container, Podman};
 pub use podman_engine::PodmanEngine;
 pub use rootless_podman::RootlessPodman;

@@ -386,10 +386,12 @@ def memory_bomb():
 
 
 def fill_its_temporary_directory():
-    with open("/tmp/large", "wb") as large:
+    # Without walls it is the directory of the host, where the same attack of another test may run.
+    path = f"/tmp/large-{os.getpid()}"
+    with open(path, "wb") as large:
         for _ in range(64):
             large.write(bytes(1024 * 1024))
-    os.unlink("/tmp/large")
+    os.unlink(path)
     return "wrote 64 MiB"
 
 

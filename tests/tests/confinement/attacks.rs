@@ -5,18 +5,17 @@
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use cofferdam_tests::other_user::{USER, copy_programs};
 use cofferdam_tests::server::Server;
-use cofferdam_tests::world::World;
+use cofferdam_tests::world::{Builder, World};
 use serde_json::json;
 
-/// The victim's secret, and the name of what the test shares with the host.
-const MARK: &str = "c0ffee-mark-4711-0815-d00d";
-
 /// Attacks that work for every server without walls.
-const BY_ANY_SERVER: [&str; 24] = [
+const BY_ANY_SERVER: [&str; 25] = [
     "environment_of_another_server",
     "memory_of_another_server",
     "trace_another_server",
@@ -39,6 +38,7 @@ const BY_ANY_SERVER: [&str; 24] = [
     "setuid_program",
     "udp_to_the_host",
     "network_interfaces",
+    "fork_bomb",
     "memory_bomb",
     "fill_its_temporary_directory",
 ];
@@ -65,16 +65,20 @@ const BY_ROOT: [&str; 17] = [
 
 #[test]
 fn attacks_that_work_without_walls_fail_with_them() {
-    let scene = Scene::new();
-    let open = scene.world(Walls::None);
-    let reached = open.attack_all(BY_ANY_SERVER);
-    let failed: Vec<_> = reached.iter().filter(|(_, text)| !text.starts_with("REACHED")).collect();
-    assert!(failed.is_empty(), "these prove nothing, because they fail without walls too: {failed:#?}");
-    drop(open);
-    let confined = scene.world(Walls::Up);
-    let stopped = confined.attack_all(BY_ANY_SERVER.into_iter().chain(BY_ROOT));
-    let reached: Vec<_> = stopped.iter().filter(|(_, text)| !text.starts_with("STOPPED")).collect();
-    assert!(reached.is_empty(), "the walls did not stop these: {reached:#?}");
+    Scene::new(SidecarUser::OfTheTest).assert_walls_stop_attacks();
+}
+
+#[test]
+fn attacks_fail_with_walls_also_where_the_sidecar_is_an_ordinary_user() {
+    let Some(programs) = copy_programs() else { return };
+    Scene::new(SidecarUser::Ordinary(programs)).assert_walls_stop_attacks();
+}
+
+/// Who runs the sidecar.
+enum SidecarUser {
+    OfTheTest,
+    /// The user id [`USER`], with copies of the programs that it may read.
+    Ordinary(tempfile::TempDir),
 }
 
 /// Whether the servers of a world are confined.
@@ -86,6 +90,7 @@ enum Walls {
 
 /// What there is to attack on the host.
 struct Scene {
+    user: SidecarUser,
     directory: tempfile::TempDir,
     port: TcpListener,
     udp: UdpSocket,
@@ -95,10 +100,11 @@ struct Scene {
 
 struct Attacked {
     world: World,
+    mark: &'static str,
 }
 
 impl Scene {
-    fn new() -> Self {
+    fn new(user: SidecarUser) -> Self {
         let directory = tempfile::tempdir().expect("make a directory");
         for name in ["shown", "shared"] {
             std::fs::create_dir(directory.path().join(name)).expect("make a directory");
@@ -113,22 +119,36 @@ impl Scene {
                 let _ = echo.send_to(&bytes[..length], peer);
             }
         });
-        let address = SocketAddr::from_abstract_name(MARK).expect("an abstract address");
+        let address = SocketAddr::from_abstract_name(user.mark()).expect("an abstract address");
         let abstract_socket = UnixListener::bind_addr(&address).expect("listen");
-        let shared_memory = PathBuf::from(format!("/dev/shm/{MARK}"));
+        let shared_memory = PathBuf::from(format!("/dev/shm/{}", user.mark()));
         std::fs::write(&shared_memory, "shared").expect("write to shared memory");
-        Self { directory, port, udp, _abstract_socket: abstract_socket, shared_memory }
+        user.own(directory.path());
+        user.own(&shared_memory);
+        Self { user, directory, port, udp, _abstract_socket: abstract_socket, shared_memory }
+    }
+
+    fn assert_walls_stop_attacks(&self) {
+        let open = self.world(Walls::None);
+        let reached = open.attack_all(BY_ANY_SERVER);
+        let failed: Vec<_> = reached.iter().filter(|(_, text)| !text.starts_with("REACHED")).collect();
+        assert!(failed.is_empty(), "these prove nothing, because they fail without walls too: {failed:#?}");
+        drop(open);
+        let confined = self.world(Walls::Up);
+        let stopped = confined.attack_all(BY_ANY_SERVER.into_iter().chain(BY_ROOT));
+        let reached: Vec<_> = stopped.iter().filter(|(_, text)| !text.starts_with("STOPPED")).collect();
+        assert!(reached.is_empty(), "the walls did not stop these: {reached:#?}");
     }
 
     /// A world with the victim and the attacker. Both run, each for its own link.
     fn world(&self, walls: Walls) -> Attacked {
         let path = |name: &str| self.directory.path().join(name).display().to_string();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/confinement/attacks.py");
+        let script = self.user.attacks();
         let port =
             |address: std::io::Result<std::net::SocketAddr>| address.expect("an address").port().to_string();
-        let victim = Server::fixture().env("SECRET", "{mark.value}").file("victim.key", "{mark.value}");
-        let attacker = Server::command(["/usr/bin/python3", script])
-            .env("MARK", MARK)
+        let victim = self.user.victim().env("SECRET", "{mark.value}").file("victim.key", "{mark.value}");
+        let attacker = Server::command(["/usr/bin/python3".to_owned(), script])
+            .env("MARK", self.user.mark())
             .env("USER_FILE", &path("key"))
             .env("SHOWN", &path("shown"))
             .env("SHARED", &path("shared"))
@@ -140,16 +160,68 @@ impl Scene {
             Walls::Up => {
                 let attacker = attacker.reading(&self.directory.path().join("shown"));
                 let attacker = attacker.writing(&self.directory.path().join("shared"));
-                (victim, attacker.confine("memory = \"256MiB\""))
+                (victim, attacker.confine("memory = \"256MiB\"").confine("pids = 64"))
             }
         };
         let world = World::new()
             .server("victim", victim)
             .server("attacker", attacker)
-            .secret_file("mark", MARK)
-            .limit("confined-directory-bytes = \"16MiB\"")
-            .start();
-        Attacked { world }
+            .secret_file("mark", self.user.mark())
+            .limit("confined-directory-bytes = \"16MiB\"");
+        Attacked { world: self.user.start(world), mark: self.user.mark() }
+    }
+}
+
+impl SidecarUser {
+    /// The victim's secret, and the name of what the test shares with the host. Two tests may run at the same time.
+    fn mark(&self) -> &'static str {
+        match self {
+            Self::OfTheTest => "c0ffee-mark-4711-0815-d00d",
+            Self::Ordinary(_) => "c0ffee-mark-4712-0816-beef",
+        }
+    }
+
+    /// Gives a file, or a directory with all that is in it, to the user.
+    fn own(&self, path: &Path) {
+        let Self::Ordinary(_) = self else { return };
+        chown(path, Some(USER), Some(USER)).expect("root may give files away");
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            self.own(&entry.path());
+        }
+    }
+
+    /// The script of the attacker, where the user can read it.
+    fn attacks(&self) -> String {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/confinement/attacks.py");
+        let Self::Ordinary(programs) = self else { return script.to_owned() };
+        let copy = programs.path().join("attacks.py");
+        std::fs::copy(script, &copy).expect("copy the script");
+        copy.display().to_string()
+    }
+
+    fn victim(&self) -> Server {
+        match self {
+            Self::OfTheTest => Server::fixture(),
+            Self::Ordinary(programs) => {
+                Server::command([programs.path().join("fixture-server").display().to_string()])
+            }
+        }
+    }
+
+    fn start(&self, builder: Builder) -> World {
+        let Self::Ordinary(programs) = self else { return builder.start() };
+        let as_user = programs.path().join("cofferdam-as-user");
+        let program = programs.path().join("cofferdam");
+        let line = format!(
+            "#!/bin/sh\nexec setpriv --reuid {USER} --regid {USER} --clear-groups -- {} \"$@\"\n",
+            program.display()
+        );
+        std::fs::write(&as_user, line).expect("write a script");
+        std::fs::set_permissions(&as_user, PermissionsExt::from_mode(0o755)).expect("it is the test's");
+        let mut world = builder.program(as_user).prepare();
+        self.own(world.layout().root());
+        world.start_sidecar();
+        world
     }
 }
 
@@ -165,7 +237,7 @@ impl Attacked {
         let mut victim = self.world.connected("victim");
         victim.call_text("echo", json!({"text": "running"}));
         let layout = self.world.layout();
-        let with = json!({ "ADMIN": layout.admin, "RELAY": layout.relay, "VICTIM": process_with_secret().to_string() });
+        let with = json!({ "ADMIN": layout.admin, "RELAY": layout.relay, "VICTIM": process_with_secret(self.mark).to_string() });
         let mut attacker = self.world.connected("attacker");
         let mut attack = |name| attacker.call_text("attack", json!({ "name": name, "with": with }));
         attacks.into_iter().map(|name| (name, attack(name))).collect()
@@ -173,8 +245,8 @@ impl Attacked {
 }
 
 /// The victim's process, by its number on the host.
-fn process_with_secret() -> u32 {
-    let secret = format!("SECRET={MARK}");
+fn process_with_secret(mark: &str) -> u32 {
+    let secret = format!("SECRET={mark}");
     let has_secret = |process: &u32| {
         let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|variable| variable == secret.as_bytes())

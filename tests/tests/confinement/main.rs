@@ -2,6 +2,7 @@
 
 mod attacks;
 mod default;
+mod kernels;
 mod network;
 mod ordinary;
 mod profile;

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use cofferdam_tests::other_user::{USER, copy_programs, open_to_all};
 use cofferdam_tests::process::{built, command, output_of};
+use cofferdam_tests::server::Server;
 use cofferdam_tests::tools::Tool;
 use cofferdam_tests::world::World;
 
@@ -73,6 +74,31 @@ fn forbidden_user_namespaces_are_named_with_the_kernels_setting() {
     let (what, next) = ("`user.max_user_namespaces` is 0", "sudo sysctl user.max_user_namespaces=15000");
     examined.assert_warning("user-namespaces-forbidden", "limits", what, next);
     examined.assert_warning("sandbox-refused", "sandbox bubblewrap", what, next);
+}
+
+/// The kernel's limit of namespaces is that of a namespace around `doctor`; the host of the tests may have control groups.
+#[test]
+fn walls_that_a_confined_server_lacks_are_errors_with_their_way_out() {
+    let Some(unshare) = Tool::Unshare.path() else { return };
+    let confined = |profile: &str| prepared(World::new().server("tools", Server::fixture().confine(profile)));
+    let world = confined("pids = 100");
+    let unshare = unshare.display().to_string();
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    let examined = examine_through(&world, &[&unshare, "--user", "--map-root-user", "/bin/sh", "-c", script]);
+    let what = "the walls `files`, `processes` and `network` cannot be built without namespaces";
+    examined.assert_error("wall-missing", "confinement", what, "sysctl user.max_user_namespaces");
+    let without_landlock = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/confinement/without_landlock.py");
+    let python = ["/usr/bin/python3", without_landlock];
+    examine_through(&world, &python).assert_good("walls-ok", "confinement", "the kernel has no Landlock");
+    let world = confined("require = [\"files\", \"processes\", \"network\", \"landlock\"]");
+    let what = "it requires `landlock`, which the kernel does not have";
+    examine_through(&world, &python).assert_error(
+        "wall-missing",
+        "server tools",
+        what,
+        "leave `landlock` out",
+    );
+    examine_with(&world, doctor(&world)).assert_good("walls-ok", "confinement", "namespaces and Landlock");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::Pid;
 
 pub use kernel_clock::{KernelClock, kernel_clock};
-pub(crate) use namespaces::{Below, SingleThreaded, add_mount_attributes, install_filter};
+pub(crate) use namespaces::{Below, SingleThreaded, install_filter, restrict_mounts};
 
 /// The highest signal number, real-time signals included.
 const LAST_SIGNAL: libc::c_int = 64;

@@ -44,14 +44,24 @@ impl SingleThreaded {
     }
 }
 
-/// Adds attributes to a mount.
-pub(crate) fn add_mount_attributes(
+/// Adds attributes to a mount, and separates it from the mount that it is a copy of: neither sees what is mounted in the other.
+/// With `owners`, a user namespace, its files belong to whom that namespace says.
+pub(crate) fn restrict_mounts(
     mount: BorrowedFd<'_>,
     below: Below,
     attributes: MountAttrFlags,
+    owners: Option<BorrowedFd<'_>>,
 ) -> Result<(), Errno> {
-    let attr_set = u64::from(attributes.bits());
-    let request = libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let mut request = libc::mount_attr {
+        attr_set: u64::from(attributes.bits()),
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    if let Some(owners) = owners {
+        request.attr_set |= u64::from(MountAttrFlags::MOUNT_ATTR_IDMAP.bits());
+        request.userns_fd = u64::try_from(owners.as_raw_fd()).map_err(|_| Errno::EBADF)?;
+    }
     let flags = match below {
         Below::Too => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
         Below::Unchanged => libc::AT_EMPTY_PATH,

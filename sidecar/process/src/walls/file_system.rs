@@ -2,7 +2,8 @@
 //!
 //! What must stay true: every source is opened before anything is mounted, so that no mount hides one; no symbolic link is
 //! followed, neither in a source nor in the place where it is put; every bind has the flags `nosuid` and `nodev`, and is
-//! read-only unless its entry says otherwise; nothing of the host's tree is left after [`build`].
+//! read-only unless its entry says otherwise; no later mount of the host appears inside, and none inside on the host; nothing
+//! of the host's tree is left after [`build`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,7 +18,7 @@ use rustix::mount::{
 use rustix::process::{chdir, fchdir, pivot_root};
 
 use super::init::Failed;
-use super::{Access, Entry, EntryKind, Missing, Proc, Step, Walls};
+use super::{Access, Entry, EntryKind, Proc, Step, Walls};
 use crate::os;
 
 /// The root itself holds directories, links and small files only.
@@ -33,14 +34,14 @@ const DIRECTORY_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
 
 /// Makes a new root directory of `walls` and enters it. The process must be in mount and process namespaces of its own.
-pub(super) fn build(walls: &Walls) -> Result<(), Failed> {
+/// `sources` are those of the entries, if they are open already.
+pub(super) fn build(walls: &Walls, sources: Option<Vec<Source>>) -> Result<(), Failed> {
     let in_root = |error: rustix::io::Errno| (Step::Root, errno(error));
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).map_err(in_root)?;
-    let sources = walls.entries.iter().enumerate().map(|(index, entry)| {
-        let opened = open_source(entry);
-        opened.map_err(|error| (Step::Entry(index), error))
-    });
-    let sources: Vec<Source> = sources.collect::<Result<_, _>>()?;
+    let sources = match sources {
+        Some(sources) => sources,
+        None => open_sources(&walls.entries, None)?,
+    };
     let root = memory(DIRECTORY_MODE, ROOT_BYTES, ROOT_FILES).map_err(in_root)?;
     attach(root.as_fd(), CWD, STAGING).map_err(in_root)?;
     fchdir(&root).map_err(in_root)?;
@@ -54,12 +55,12 @@ pub(super) fn build(walls: &Walls) -> Result<(), Failed> {
     chdir("/").map_err(in_root)?;
     // Not recursive: what is mounted below has flags of its own.
     let root = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLOEXEC).map_err(in_root)?;
-    os::add_mount_attributes(root.as_fd(), os::Below::Unchanged, READ_ONLY)
+    os::restrict_mounts(root.as_fd(), os::Below::Unchanged, READ_ONLY, None)
         .map_err(|error| (Step::Root, error))
 }
 
 /// What an entry is made from.
-enum Source {
+pub(crate) enum Source {
     /// A copy of a part of the host's tree, not attached yet.
     Tree(OwnedFd),
     /// The entry needs nothing of the host.
@@ -68,28 +69,35 @@ enum Source {
     Skipped,
 }
 
-fn open_source(entry: &Entry) -> Result<Source, Errno> {
-    let (source, attributes, missing) = match &entry.kind {
-        EntryKind::Bind { source, access: Access::Read, missing } => {
-            (source, READ_ONLY | NO_SETUID | NO_DEVICES, *missing)
+/// Opens the source of each entry. With `owners`, a user namespace, the files of binds belong to whom it says.
+pub(super) fn open_sources(entries: &[Entry], owners: Option<BorrowedFd<'_>>) -> Result<Vec<Source>, Failed> {
+    let sources = entries.iter().enumerate();
+    sources
+        .map(|(index, entry)| open_source(entry, owners).map_err(|error| (Step::Entry(index), error)))
+        .collect()
+}
+
+fn open_source(entry: &Entry, owners: Option<BorrowedFd<'_>>) -> Result<Source, Errno> {
+    let (source, attributes) = match &entry.kind {
+        EntryKind::Bind { source, access: Access::Read } | EntryKind::System { source } => {
+            (source, READ_ONLY | NO_SETUID | NO_DEVICES)
         }
-        EntryKind::Bind { source, access: Access::Write, missing } => {
-            (source, NO_SETUID | NO_DEVICES, *missing)
-        }
+        EntryKind::Bind { source, access: Access::Write } => (source, NO_SETUID | NO_DEVICES),
         // Read-only does not forbid writing to a device, but changing its owner and mode.
-        EntryKind::Device { source } => (source, READ_ONLY | NO_SETUID | NO_PROGRAMS, Missing::Refuse),
+        EntryKind::Device { source } => (source, READ_ONLY | NO_SETUID | NO_PROGRAMS),
         EntryKind::Directory | EntryKind::File { .. } | EntryKind::Link { .. } | EntryKind::Memory { .. } => {
             return Ok(Source::Nothing);
         }
     };
-    let tree = match clone_tree(source) {
-        Ok(tree) => tree,
-        Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR | Errno::EACCES) if missing == Missing::Skip => {
+    let tree = match (clone_tree(source), &entry.kind) {
+        (Ok(tree), _) => tree,
+        (Err(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR | Errno::EACCES), EntryKind::System { .. }) => {
             return Ok(Source::Skipped);
         }
-        Err(error) => return Err(error),
+        (Err(error), _) => return Err(error),
     };
-    os::add_mount_attributes(tree.as_fd(), os::Below::Too, attributes)?;
+    let owners = owners.filter(|_| matches!(entry.kind, EntryKind::Bind { .. }));
+    os::restrict_mounts(tree.as_fd(), os::Below::Too, attributes, owners)?;
     Ok(Source::Tree(tree))
 }
 
@@ -127,9 +135,13 @@ fn place(root: &OwnedFd, entry: &Entry, source: &Source) -> rustix::io::Result<(
             make_directory(parent.as_fd(), name)?;
             attach_to(memory(*mode, *bytes, *files)?.as_fd(), parent.as_fd(), name)
         }
-        (EntryKind::Directory | EntryKind::Bind { .. } | EntryKind::Device { .. }, _) => {
-            make_directory(parent.as_fd(), name)
-        }
+        (
+            EntryKind::Directory
+            | EntryKind::Bind { .. }
+            | EntryKind::Device { .. }
+            | EntryKind::System { .. },
+            _,
+        ) => make_directory(parent.as_fd(), name),
     }
 }
 

@@ -13,16 +13,20 @@ use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, sethostname};
 
+use super::user::{Identity, become_user};
 use super::{Step, Walls, file_system, network, privileges};
+use crate::control_group;
 use crate::os::{self, Reaped, SingleThreaded};
 use crate::wire::{Failure, Stage};
 
@@ -40,6 +44,9 @@ pub(crate) struct Handover<'a> {
     pub(crate) status: PipeWriter,
     /// Refers to the keeper's process.
     pub(crate) keeper: OwnedFd,
+    pub(crate) identity: Identity,
+    /// The directory of the server's control group.
+    pub(crate) group: Option<&'a Path>,
 }
 
 /// The namespaces in which process 1 starts.
@@ -48,8 +55,7 @@ pub(crate) const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWCGROUP;
+    | libc::CLONE_NEWUTS;
 /// What every confined server sees as the name of its host.
 const HOST_NAME: &str = "confined";
 /// The number of process 1 inside.
@@ -57,17 +63,16 @@ pub(crate) const PROCESS: Pid = Pid::from_raw(1);
 /// As shells exit when a command is not found. Nothing reads it: the failure was reported before.
 const NOT_STARTED: i32 = 127;
 
-/// Runs process 1, which is a forked copy of the keeper with the given user. `start` executes the server's program inside the
+/// Runs process 1, which is a forked copy of the keeper. `start` executes the server's program inside the
 /// walls and returns only on failure. `server` is what only the server needs: process 1 drops its copy.
 pub(crate) fn run<T>(
     single: SingleThreaded,
     handover: Handover<'_>,
-    user: User,
     server: T,
     start: impl FnOnce(&T) -> Failure,
 ) -> i32 {
-    let Handover { walls, sidecar, mut failures, status, keeper } = handover;
-    let started = build(walls, sidecar, user, keeper).and_then(|()| {
+    let Handover { walls, sidecar, mut failures, status, keeper, identity, group } = handover;
+    let started = enter_group(group).and_then(|()| build(walls, sidecar, identity, keeper)).and_then(|()| {
         let child = || {
             let failure = enter(walls).map_or_else(Failure::from, |()| start(&server));
             report(&mut failures, failure);
@@ -90,36 +95,44 @@ pub(crate) fn run<T>(
     }
 }
 
-/// The user and group that the keeper runs as.
-#[derive(Clone, Copy)]
-pub(crate) struct User {
-    pub(crate) user: u32,
-    pub(crate) group: u32,
-}
-
-impl User {
-    pub(crate) fn current() -> Self {
-        Self { user: nix::unistd::geteuid().as_raw(), group: nix::unistd::getegid().as_raw() }
-    }
-}
-
 impl From<Failed> for Failure {
     fn from((step, errno): Failed) -> Self {
         Self { stage: Stage::Walls(step.number()), errno: errno as i32 }
     }
 }
 
-fn build(walls: &Walls, sidecar: Option<&UnixStream>, user: User, keeper: OwnedFd) -> Result<(), Failed> {
-    let namespaces = |errno| (Step::Namespaces, errno);
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(namespaces)?;
-    if has_exited(&keeper) {
-        return Err((Step::Namespaces, Errno::ESRCH));
+/// In its own namespace of control groups, the one that it is in now is the root.
+fn enter_group(group: Option<&Path>) -> Result<(), Failed> {
+    if let Some(group) = group {
+        control_group::enter(group).map_err(|error| (Step::ControlGroup, raw(&error)))?;
     }
-    map_user(user).map_err(|error| (Step::UserMap, raw(&error)))?;
-    file_system::build(walls)?;
+    unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|errno| (Step::Namespaces, errno))
+}
+
+fn build(
+    walls: &Walls,
+    sidecar: Option<&UnixStream>,
+    identity: Identity,
+    keeper: OwnedFd,
+) -> Result<(), Failed> {
+    die_with(&keeper)?;
+    let sources = become_user(identity).map_err(|error| (Step::UserMap, raw(&error)))?;
+    // A change of the user made the kernel forget it.
+    die_with(&keeper)?;
+    file_system::build(walls, sources)?;
     // Only a name: some service managers forbid even to set that of a namespace of one's own.
     let _ = sethostname(HOST_NAME);
     network::build(&walls.network, sidecar).map_err(|error| (Step::Network, raw(&error)))
+}
+
+/// Lets the kernel kill this process when the keeper exits.
+fn die_with(keeper: &OwnedFd) -> Result<(), Failed> {
+    let namespaces = |errno| (Step::Namespaces, errno);
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(namespaces)?;
+    match has_exited(keeper) {
+        true => Err(namespaces(Errno::ESRCH)),
+        false => Ok(()),
+    }
 }
 
 /// Whether the keeper exited before this process asked to be killed with it.
@@ -127,17 +140,6 @@ fn has_exited(keeper: &OwnedFd) -> bool {
     let mut descriptors = [PollFd::new(keeper.as_fd(), PollFlags::POLLIN)];
     let _ = poll(&mut descriptors, PollTimeout::ZERO);
     descriptors[0].any() == Some(true)
-}
-
-/// The user has the same number inside as outside, and no other user exists inside.
-fn map_user(User { user, group }: User) -> io::Result<()> {
-    // Without this the files belong to root, like all of a process that may not be inspected.
-    prctl::set_dumpable(true)?;
-    std::fs::write("/proc/self/setgroups", "deny")?;
-    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
-    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
-    prctl::set_dumpable(false)?;
-    Ok(())
 }
 
 /// Runs in the process that becomes the server, inside the new root. The order matters: Landlock and the filter come last,
@@ -202,6 +204,6 @@ fn report(failures: &mut PipeWriter, failure: Failure) {
     let _ = failures.write_all(&failure.to_bytes());
 }
 
-fn raw(error: &io::Error) -> Errno {
+pub(super) fn raw(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)
 }

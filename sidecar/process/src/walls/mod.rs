@@ -11,10 +11,16 @@ mod file_system;
 pub(super) mod init;
 mod network;
 mod privileges;
+pub(super) mod user;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use crate::control_group::GroupLimits;
+
+pub use privileges::has_landlock;
 
 /// Everything that surrounds one confined server.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -30,6 +36,27 @@ pub struct Walls {
     /// The filter of system calls. Empty: none.
     pub system_calls: Vec<Instruction>,
     pub limits: Vec<(Limit, u64)>,
+    /// What the processes may use together, by a control group. `None`: they get none of their own.
+    pub group: Option<GroupLimits>,
+    pub user: UserWall,
+}
+
+/// What a keeper gets of the walls.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Confined {
+    pub(super) walls: Walls,
+    /// The directory of the server's control group.
+    pub(super) group: Option<PathBuf>,
+}
+
+/// What is done where a server of root cannot be an unused user.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum UserWall {
+    /// It runs as root without capabilities.
+    #[default]
+    Preferred,
+    /// It does not start.
+    Required,
 }
 
 /// One path below the server's `/`. Its parents are made where they are missing; they are read-only.
@@ -42,11 +69,11 @@ pub struct Entry {
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum EntryKind {
-    /// A file or directory of the host, with all that is mounted inside it.
+    /// A file or directory of the host, with all that is mounted inside it. What belongs to the sidecar's user on the host
+    /// belongs to the server's user inside.
     Bind {
         source: String,
         access: Access,
-        missing: Missing,
     },
     /// A device of the host, such as `/dev/null`.
     Device {
@@ -67,19 +94,17 @@ pub enum EntryKind {
         bytes: u64,
         files: u64,
     },
+    /// A file or directory of the operating system, read-only and with its owner. It is left out if it does not exist, or if a
+    /// symbolic link is on its path.
+    System {
+        source: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Access {
     Read,
     Write,
-}
-
-/// What is done if the source of a bind does not exist, or a symbolic link is on its path.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub enum Missing {
-    Refuse,
-    Skip,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -143,15 +168,18 @@ impl Network {
 /// The part of the walls that could not be built.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WallPart {
+    /// Making them, or mapping the user in them.
+    Namespaces,
     Proc,
     Other,
 }
 
 impl WallPart {
     pub(crate) fn of(step: i32) -> Self {
-        match step == Step::Proc.number() {
-            true => Self::Proc,
-            false => Self::Other,
+        match step {
+            _ if step == Step::Namespaces.number() || step == Step::UserMap.number() => Self::Namespaces,
+            _ if step == Step::Proc.number() => Self::Proc,
+            _ => Self::Other,
         }
     }
 }
@@ -168,6 +196,9 @@ pub(crate) enum Step {
     FileRules,
     SystemCalls,
     Limits,
+    /// A server of root's sidecar gets a user of its own.
+    UnusedUser,
+    ControlGroup,
     /// This entry.
     Entry(usize),
 }
@@ -175,7 +206,7 @@ pub(crate) enum Step {
 impl Step {
     const ENTRIES: i32 = 100;
 
-    fn number(self) -> i32 {
+    pub(super) fn number(self) -> i32 {
         match self {
             Self::Namespaces => 1,
             Self::UserMap => 2,
@@ -186,6 +217,8 @@ impl Step {
             Self::FileRules => 7,
             Self::SystemCalls => 8,
             Self::Limits => 9,
+            Self::UnusedUser => 10,
+            Self::ControlGroup => 11,
             Self::Entry(index) => i32::try_from(index).unwrap_or(0).saturating_add(Self::ENTRIES),
         }
     }
@@ -197,7 +230,7 @@ impl Step {
             return match &entry.kind {
                 EntryKind::Bind { source, access: Access::Read, .. } => format!("show it `{source}`"),
                 EntryKind::Bind { source, access: Access::Write, .. } => format!("let it write `{source}`"),
-                EntryKind::Device { source } => format!("show it `{source}`"),
+                EntryKind::Device { source } | EntryKind::System { source } => format!("show it `{source}`"),
                 _ => format!("make its `{}`", entry.path),
             };
         }
@@ -211,6 +244,8 @@ impl Step {
             7 => "restrict its files with Landlock",
             8 => "install its filter of system calls",
             9 => "set its resource limits",
+            10 => "find it a user that this host does not use",
+            11 => "move it into its control group",
             _ => "build its walls",
         };
         what.into()

@@ -78,6 +78,12 @@ pub(super) fn restrict_files(rules: &[FileRule]) -> Result<(), Errno> {
     })
 }
 
+/// Whether the kernel has Landlock, and lets this process use it.
+pub fn has_landlock() -> bool {
+    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    ruleset.handle_access(AccessFs::Execute).and_then(Ruleset::create).is_ok()
+}
+
 fn restrict(rules: &[FileRule]) -> Result<(), RulesetError> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam_process::{
-    self as process, Access, Ended, Entry, EntryKind, Exit, Instruction, Launch, LaunchError, Limit, Missing,
-    Network, Proc, ServerProcess, Walls,
+    self as process, Access, Ended, Entry, EntryKind, Exit, Instruction, Launch, LaunchError, Limit, Network,
+    Proc, ServerProcess, Walls,
 };
 
 use super::support::{self, TemporaryDirectory, read_line, read_to_end};
@@ -21,12 +21,12 @@ const REFUSE_GETPPID: [Instruction; 4] = [
     Instruction(0x06, 0, 0, nix::libc::SECCOMP_RET_ALLOW),
 ];
 
-fn show(path: &str) -> Entry {
+pub(super) fn show(path: &str) -> Entry {
     bind(path, Access::Read)
 }
 
-fn bind(path: &str, access: Access) -> Entry {
-    let kind = EntryKind::Bind { source: path.into(), access, missing: Missing::Refuse };
+pub(super) fn bind(path: &str, access: Access) -> Entry {
+    let kind = EntryKind::Bind { source: path.into(), access };
     Entry { path: path.into(), kind }
 }
 
@@ -35,7 +35,7 @@ fn link(path: &str, target: &str) -> Entry {
 }
 
 /// The system's programs and libraries, three devices and a `/tmp`.
-fn walls() -> Walls {
+pub(super) fn walls() -> Walls {
     let memory = EntryKind::Memory { mode: 0o700, bytes: 1024 * 1024, files: 64 };
     let devices = ["/dev/null", "/dev/urandom"]
         .map(|path| Entry { path: path.into(), kind: EntryKind::Device { source: path.into() } });
@@ -52,13 +52,13 @@ fn walls() -> Walls {
     Walls { entries, ..Walls::default() }
 }
 
-fn python(script: &str, walls: Walls) -> Launch {
+pub(super) fn python(script: &str, walls: Walls) -> Launch {
     let program = "/usr/bin/python3".into();
     let launch = support::python(script, &[("PATH", "/usr/bin:/bin")]);
     Launch { program, walls: Some(walls), directory: Some("/".into()), ..launch }
 }
 
-async fn output(script: &str, walls: Walls) -> String {
+pub(super) async fn output(script: &str, walls: Walls) -> String {
     let mut server = process::launch(python(script, walls)).await.expect("launch");
     let text = read_to_end(&mut server.stdout).await;
     let errors = read_to_end(&mut server.stderr).await;

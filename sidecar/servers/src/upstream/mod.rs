@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use cofferdam_confine::Standing;
 use cofferdam_egress::Egress;
 use cofferdam_process::{Ended, Exit};
 use cofferdam_secrets::files::FileSet;
@@ -66,6 +67,8 @@ pub(crate) struct ProcessResources {
     pub(crate) secrets: Arc<Secrets>,
     /// Serves the network of a confined server; its connections end with it.
     pub(crate) network: Option<Egress>,
+    /// The walls around a confined server.
+    pub(crate) standing: Option<Arc<Standing>>,
     pub(crate) _permit: ProcessPermit,
 }
 
@@ -183,6 +186,13 @@ impl Upstream {
         match self {
             Self::Http(_) => None,
             Self::Stdio(stdio) => Some(stdio.pipes.pid()),
+        }
+    }
+
+    pub(crate) fn standing(&self) -> Option<Arc<Standing>> {
+        match self {
+            Self::Http(_) => None,
+            Self::Stdio(stdio) => stdio.resources.standing.clone(),
         }
     }
 

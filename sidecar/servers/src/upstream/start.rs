@@ -17,7 +17,7 @@ use super::http_credentials::HeaderCredentials;
 use super::scripted::Script;
 use super::stdio::StdioUpstream;
 use super::{HttpConnection, ProcessPipes, ProcessResources, StdioProcess, Upstream};
-use crate::confined::{self, ConfinedStart};
+use crate::confined::{self, ConfinedServer, ConfinedStart};
 use crate::grant_limits::{LimitReached, ProcessPermit, SandboxLimits};
 use crate::network_events::{NetworkEvents, NetworkObserver};
 use crate::read_memory::InputMemory;
@@ -93,7 +93,8 @@ impl StartContext<'_> {
         let injected = fill_environment(env, &secrets, files.paths())?;
         let filled = fill_arguments(&stdio.argument_templates, &secrets, files.paths())?;
         let secrets = Arc::new(secrets);
-        let mut resources = ProcessResources { files, secrets, network: None, _permit: permit };
+        let mut resources =
+            ProcessResources { files, secrets, network: None, standing: None, _permit: permit };
         let scope = self.secrets.scope.as_ref().map(|scope| scope.to_string());
         #[cfg(any(test, feature = "scripted"))]
         if let Some(script) = self.script {
@@ -133,13 +134,16 @@ impl StartContext<'_> {
                         events: Arc::clone(&self.host.network_events),
                     }),
                 };
-                let (process, network) = confined::start(confinement, start).await?;
+                let ConfinedServer { process, network, standing } =
+                    confined::start(confinement, start).await?;
                 resources.network = Some(network);
+                resources.standing = Some(Arc::new(standing));
                 process
             }
         };
-        let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle, sockets: _ } = started;
-        tracing::info!(%server, link = %self.link, scope, pid = handle.pid(), "server started");
+        let ServerProcess { stdin, stdout, stderr: stderr_pipe, handle, sockets: _, runs_as: _ } = started;
+        let walls = resources.standing.as_ref().map_or_else(|| "none".to_owned(), |walls| walls.to_string());
+        tracing::info!(%server, link = %self.link, scope, pid = handle.pid(), walls, "server started");
         self.host.tasks.spawn(stderr::log(
             stderr_pipe,
             stderr::LogContext {

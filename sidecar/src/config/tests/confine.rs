@@ -1,6 +1,6 @@
 //! Tests of `[servers.NAME.confine]`.
 
-use cofferdam_confine::{Home, ShownPath};
+use cofferdam_confine::{FurtherWall, Home, ShownPath};
 use cofferdam_servers::spec::WorkspaceAccess;
 
 use super::*;
@@ -57,6 +57,33 @@ fn a_profile_names_no_file_of_the_sidecar_and_no_directory_that_every_server_has
          hint: use a value from 1 to 65536\n\
          cofferdam.toml:13: `servers.a.confine.memory` is too small\n  \
          hint: use a value from 16MiB to 1024GiB",
+    );
+}
+
+#[test]
+fn processors_and_required_walls_are_checked() {
+    let config = valid(
+        "[servers.a]\ncommand = ['a']\nconfine = { cpu = 0.5, require = ['network', 'files', 'limits', 'processes', 'user'] }\n\
+         [servers.b]\ncommand = ['b']\nconfine = { cpu = 2 }\n",
+    );
+    let profile = |name: &str| match &config.servers[&name.parse().expect("a name")].kind {
+        ServerKind::Stdio(stdio) => stdio.confinement.as_ref().expect("it is confined").profile.clone(),
+        ServerKind::Http(_) => panic!("it has a command"),
+    };
+    assert_eq!(profile("a").cpu, Some(500));
+    assert_eq!(profile("a").require, [FurtherWall::Limits, FurtherWall::User].into());
+    assert_eq!((profile("b").cpu, profile("b").require), (Some(2000), [].into()));
+    assert_problems(
+        "[servers.a]\ncommand = ['a']\n[servers.a.confine]\ncpu = -1\nrequire = ['files', 'network']\n\
+         [servers.b]\ncommand = ['b']\n[servers.b.confine]\ncpu = 1e9\nrequire = ['walls']\n",
+        "cofferdam.toml:4: `servers.a.confine.cpu` is too small\n  \
+         hint: use a value from 0.01 to 1024\n\
+         cofferdam.toml:5: `servers.a.confine.require` lacks `processes`\n  \
+         hint: name it: these three are made together, by namespaces, and no server is confined without one of them\n\
+         cofferdam.toml:9: `servers.b.confine.cpu` is too large\n  \
+         hint: use a value from 0.01 to 1024\n\
+         cofferdam.toml:10: `servers.b.confine.require` has a value that is not known\n  \
+         hint: use one of `files`, `landlock`, `limits`, `network`, `processes`, `user`",
     );
 }
 

@@ -5,25 +5,86 @@
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::super::{Guest, SHIM_INSIDE, shim};
+use super::super::{Guest, SHIM_INSIDE, shim, text_of_success};
 use super::prepare;
 use crate::process::command;
 
+/// Modules are loaded twice, because some need others that come later: which ones changes with the kernel's version.
 const INIT: &str = "\
 #!/bin/busybox sh
 busybox mount -t devtmpfs none /dev
-for module in /modules/*.ko; do busybox insmod \"$module\"; done
+for pass in 1 2; do for module in /modules/*.ko; do busybox insmod \"$module\" 2>/dev/null; done; done
 busybox ip link set lo up
 if busybox ip link set eth0 up 2>/dev/null; then busybox ip address add 10.0.2.15/24 dev eth0; fi
 while [ ! -c /dev/vport0p1 ]; do busybox sleep 0.05; done
 . /guest
 ";
 
+/// A confined server enters a root of its own, which the kernel permits only where the present one is a mount.
+const SWITCH_ROOT: &str = "\
+busybox mkdir /new
+busybox mount -t tmpfs -o size=75% none /new
+busybox cp -a /root/. /new/
+exec busybox switch_root /new /bin/busybox sh /script
+";
+
+/// Files besides the shim, by their paths in the machine, and what is run instead of the shim.
+#[derive(Clone, Debug, Default)]
+pub struct System {
+    files: Vec<(PathBuf, String)>,
+    programs: Vec<(PathBuf, String)>,
+    script: String,
+}
+
+impl System {
+    /// `script` runs in the second root, as root and with busybox as its shell. Its last command has the serial port
+    /// `/dev/vport0p1` as its stdio, as the shim has.
+    pub fn new(script: &str) -> Self {
+        Self { script: script.to_owned(), ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn file(mut self, outside: &Path, inside: &str) -> Self {
+        self.files.push((outside.to_owned(), inside.to_owned()));
+        self
+    }
+
+    /// A program with the libraries that it is linked with.
+    #[must_use]
+    pub fn program(mut self, outside: &Path, inside: &str) -> Self {
+        self.programs.push((outside.to_owned(), inside.to_owned()));
+        self
+    }
+
+    fn copy(&self, root: &Path, busybox: &Path) {
+        let libraries = self.programs.iter().flat_map(|(outside, _)| libraries(outside));
+        let libraries = libraries.map(|path| (path.clone(), path.display().to_string()));
+        let shell = [(busybox.to_owned(), "/bin/busybox".to_owned())];
+        for (outside, inside) in
+            self.files.iter().chain(&self.programs).cloned().chain(libraries).chain(shell)
+        {
+            let target = root.join(inside.trim_start_matches('/'));
+            std::fs::create_dir_all(target.parent().expect("it is in a directory")).expect("it is ours");
+            std::fs::copy(&outside, target).expect("it can be copied");
+        }
+        std::fs::write(root.join("script"), &self.script).expect("a temporary directory is writable");
+    }
+}
+
+/// The libraries of a program, and its loader.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let mut list = command("ldd");
+    list.arg(program);
+    let text = text_of_success(list, "ldd");
+    let paths = text.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    paths.map(PathBuf::from).collect()
+}
+
 /// Writes an initramfs with this guest in it.
 #[track_caller]
-pub(super) fn write(target: &Path, busybox: &Path, modules: &Path, guest: &Guest) {
+pub(super) fn write(target: &Path, busybox: &Path, modules: &Path, guest: &Guest, system: Option<&System>) {
     let tree = target.with_extension("tree");
     for directory in ["bin", "dev", "modules", "root/dev"] {
         std::fs::create_dir_all(tree.join(directory)).expect("a temporary directory is writable");
@@ -34,7 +95,14 @@ pub(super) fn write(target: &Path, busybox: &Path, modules: &Path, guest: &Guest
         std::fs::copy(module.path(), tree.join("modules").join(module.file_name()))
             .expect("it can be copied");
     }
-    std::fs::write(tree.join("guest"), script(guest)).expect("a temporary directory is writable");
+    let script = match system {
+        Some(system) => {
+            system.copy(&tree.join("root"), busybox);
+            SWITCH_ROOT.to_owned()
+        }
+        None => script(guest),
+    };
+    std::fs::write(tree.join("guest"), script).expect("a temporary directory is writable");
     std::fs::write(tree.join("init"), INIT).expect("a temporary directory is writable");
     std::fs::set_permissions(tree.join("init"), PermissionsExt::from_mode(0o755)).expect("it is ours");
     let mut pack = command("/bin/sh");

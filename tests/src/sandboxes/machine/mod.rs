@@ -18,6 +18,8 @@ use crate::process::{Running, command, into_file};
 use crate::tools::Tool;
 use monitor::Monitor;
 
+pub use initramfs::System;
+
 /// The programs and files for starting a machine.
 #[derive(Debug)]
 pub struct Machine {
@@ -57,11 +59,14 @@ pub struct Snapshot {
 #[derive(Clone, Debug)]
 struct EmulatorCommand {
     emulator: PathBuf,
+    memory: &'static str,
     arguments: Vec<OsString>,
     directory: PathBuf,
 }
 
 const MEMORY: &str = "256M";
+/// With the programs and libraries of a [`System`], at first twice.
+const SYSTEM_MEMORY: &str = "1536M";
 
 impl Machine {
     #[track_caller]
@@ -80,9 +85,20 @@ impl Machine {
     /// Boots with this guest inside. Mounts are ignored: a machine has no files of the host.
     #[track_caller]
     pub fn boot(&self, guest: &Guest, outlet: &Outlet) -> Option<Booted> {
+        self.boot_with(guest, None, outlet)
+    }
+
+    /// Boots with these files and programs inside, and runs the system's script.
+    #[track_caller]
+    pub fn boot_system(&self, system: &System) -> Option<Booted> {
+        self.boot_with(&Guest::default(), Some(system), &Outlet::Network)
+    }
+
+    #[track_caller]
+    fn boot_with(&self, guest: &Guest, system: Option<&System>, outlet: &Outlet) -> Option<Booted> {
         let directory = self.directory.path();
         let initramfs = directory.join("initramfs");
-        initramfs::write(&initramfs, &self.busybox, &self.kernel.join("modules"), guest);
+        initramfs::write(&initramfs, &self.busybox, &self.kernel.join("modules"), guest, system);
         let mut arguments: Vec<OsString> = vec!["-kernel".into(), self.kernel.join("vmlinuz").into()];
         arguments.extend(["-initrd".into(), initramfs.into()]);
         let device = match outlet {
@@ -103,8 +119,12 @@ impl Machine {
                 Some(device)
             }
         };
-        let line =
-            EmulatorCommand { emulator: self.emulator.clone(), arguments, directory: directory.to_owned() };
+        let line = EmulatorCommand {
+            emulator: self.emulator.clone(),
+            memory: if system.is_some() { SYSTEM_MEMORY } else { MEMORY },
+            arguments,
+            directory: directory.to_owned(),
+        };
         Some(line.start("original", None, device))
     }
 }
@@ -156,7 +176,7 @@ impl EmulatorCommand {
     fn start(&self, name: &str, from: Option<&Path>, device: Option<Running>) -> Booted {
         let monitor = self.directory.join(format!("{name}.monitor"));
         let mut emulator: Command = command(&self.emulator);
-        emulator.args(["-m", MEMORY, "-nodefaults", "-nographic", "-no-reboot"]);
+        emulator.args(["-m", self.memory, "-nodefaults", "-nographic", "-no-reboot"]);
         emulator.args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/init"]);
         emulator.args(["-chardev", "file,id=console,path=/dev/fd/2,append=on", "-serial", "chardev:console"]);
         emulator.args(["-chardev", "stdio,id=harness,signal=off", "-device", "virtio-serial-pci"]);
