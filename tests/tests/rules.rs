@@ -460,10 +460,10 @@ fn input_requests_in_any_spelling_are_decided() {
 
 #[test]
 fn input_requests_in_results_use_up_the_budget_of_their_sandbox() {
-    const BUDGET: usize = 64 * 1024;
+    const BUDGET: usize = 80 * 1024;
     let world = World::new()
         .server("tools", Server::fixture())
-        .limit("audit-session-bytes = \"64KiB\"\naudit-field-bytes = \"2KiB\"")
+        .limit("audit-session-bytes = \"80KiB\"\naudit-field-bytes = \"2KiB\"")
         .start();
     let mut shim = world.shim("tools");
     shim.discover();

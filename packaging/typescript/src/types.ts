@@ -107,6 +107,12 @@ export interface ScopeProcess {
   readonly pid: number;
 }
 
+/** A wall around a confined server: what it is around, and what it is made of. */
+export interface Wall {
+  readonly name: string;
+  readonly madeOf: readonly string[];
+}
+
 /** A link with its session. */
 export interface Description {
   readonly session: string;
@@ -129,6 +135,7 @@ export interface Description {
   readonly confine?: Confine | null;
   readonly replacement?: string | null;
   readonly scopes?: readonly ScopeProcess[];
+  readonly walls?: readonly Wall[];
 }
 
 /** Links with their sessions, and attached sandboxes. */

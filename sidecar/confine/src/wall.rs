@@ -71,10 +71,9 @@ impl Standing {
 }
 
 impl Standing {
-    /// For JSON.
-    pub fn by_wall(&self) -> BTreeMap<String, Vec<String>> {
-        let owned = |means: &Vec<&str>| means.iter().map(|&name| name.to_owned()).collect();
-        self.0.iter().map(|(&wall, means)| (wall.to_owned(), owned(means))).collect()
+    /// Each wall, with what it is made of.
+    pub fn by_wall(&self) -> impl Iterator<Item = (&'static str, &[&'static str])> {
+        self.0.iter().map(|(&wall, means)| (wall, &means[..]))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `sessions`, `kill` and `enrolments`: lists and ends sessions and enrolments.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::daemon::admin::{
 };
 use crate::daemon::attachments::status::{AttachmentStatus, Lifetime};
 use crate::enrolment::EnrolmentKind;
-use crate::link::command::{Confine, Description, Processes, ScopeProcess};
+use crate::link::command::{Confine, Description, Processes, ScopeProcess, Wall};
 use crate::link::describe::Credential;
 use crate::link::registry::EndedLink;
 use crate::terminal;
@@ -141,26 +141,19 @@ fn add_session(table: &mut Table, session: &Description, rates: &CallRates) {
     for ScopeProcess { pid, tools } in &session.scopes {
         table.note(format!("process {pid} with other credentials: tools {tools}"));
     }
-    session.walls.iter().for_each(|walls| table.note(format!("walls: {}", describe_walls(walls))));
+    if !session.walls.is_empty() {
+        table.note(Cell::new(Role::Faint, format!("confined; {}", describe_walls(&session.walls))));
+    }
     session.replacement.iter().for_each(|text| table.note(format!("replacement: {text}")));
     for credential in &session.credentials {
         table.note(Cell::new(credential_role(credential), credential.line()));
     }
 }
 
-/// Each means once, as it protects: `namespace (files, network, processes), landlock (files)`.
-fn describe_walls(walls: &BTreeMap<String, Vec<String>>) -> String {
-    let mut means: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (wall, made_of) in walls {
-        for name in made_of {
-            match means.iter_mut().find(|(known, _)| known == name) {
-                Some((_, protected)) => protected.push(wall),
-                None => means.push((name, vec![wall])),
-            }
-        }
-    }
-    let means = means.into_iter().map(|(name, protected)| format!("{name} ({})", protected.join(", ")));
-    means.collect::<Vec<_>>().join(", ")
+/// In one line: what each wall is made of.
+fn describe_walls(walls: &[Wall]) -> String {
+    let walls = walls.iter().map(|Wall { name, made_of }| format!("{name}: {}", made_of.join(" and ")));
+    walls.collect::<Vec<_>>().join(", ")
 }
 
 impl CallRates {

@@ -1,7 +1,6 @@
 //! Commands to a link, and its replies.
 
-use std::collections::BTreeMap;
-
+use cofferdam_confine::Standing;
 use cofferdam_process as process;
 use cofferdam_servers as servers;
 use cofferdam_servers::spec::{ServerKind, ServerSpec};
@@ -90,9 +89,9 @@ pub(crate) struct Description {
     /// The additional processes that run tools of scopes.
     #[serde(default)]
     pub(crate) scopes: Vec<ScopeProcess>,
-    /// What the walls around the server's own process are made of, by their names. Absent: it is not confined, or does not run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) walls: Option<BTreeMap<String, Vec<String>>>,
+    /// The walls around the server's own process. Empty: it is not confined, or does not run.
+    #[serde(default)]
+    pub(crate) walls: Vec<Wall>,
     pub(crate) in_flight: usize,
     /// Sidecar memory that is charged to the link.
     #[serde(default)]
@@ -126,6 +125,16 @@ pub(crate) struct ScopeProcess {
     pub(crate) pid: u32,
 }
 
+/// A wall around a confined server.
+#[derive(Clone, Debug, schemars::JsonSchema, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Wall {
+    /// What it is around, such as `files`.
+    pub(crate) name: String,
+    /// What it is made of, such as `namespace`.
+    pub(crate) made_of: Vec<String>,
+}
+
 impl Confine {
     /// `None` for HTTP servers.
     pub(crate) fn of(server: &ServerSpec) -> Option<Self> {
@@ -134,6 +143,16 @@ impl Confine {
             ServerKind::Stdio(stdio) if stdio.confinement.is_some() => Some(Self::On),
             ServerKind::Stdio(_) => Some(Self::Off),
         }
+    }
+}
+
+impl Wall {
+    pub(crate) fn all(standing: &Standing) -> Vec<Self> {
+        let owned = |means: &[&str]| means.iter().map(|&name| name.to_owned()).collect();
+        standing
+            .by_wall()
+            .map(|(name, means)| Self { name: name.to_owned(), made_of: owned(means) })
+            .collect()
     }
 }
 

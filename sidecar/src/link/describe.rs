@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Link;
-use super::command::{Confine, Description, ScopeProcess};
+use super::command::{Confine, Description, ScopeProcess, Wall};
 use crate::call::{CallerContext, LinkCounters};
 
 /// A session's view of one secret.
@@ -105,7 +105,7 @@ impl Link {
             confine: started_with.and_then(|server| Confine::of(server)),
             replacement: self.servers.describe_replacement(),
             scopes: self.servers.scope_processes().into_iter().map(ScopeProcess::from).collect(),
-            walls: self.servers.standing().map(|standing| standing.by_wall()),
+            walls: self.servers.standing().map(|standing| Wall::all(&standing)).unwrap_or_default(),
             in_flight: self.pipeline.unanswered(),
             memory_bytes: self.memory.used() as u64,
             calls,

@@ -64,7 +64,11 @@ fn assert_refused(world: &World, parts: &[&str]) {
 
 /// The walls of the one server that runs, as `sessions` shows them.
 fn walls(world: &World) -> Value {
-    world.sessions()[0]["walls"].clone()
+    let sessions = world.sessions();
+    let walls = sessions[0]["walls"].as_array().expect("they are listed");
+    let named =
+        |wall: &Value| (wall["name"].as_str().expect("it has a name").to_owned(), wall["made-of"].clone());
+    walls.iter().map(named).collect()
 }
 
 #[test]
@@ -80,7 +84,8 @@ fn the_walls_of_a_server_are_in_the_log_and_in_sessions() {
     });
     assert_eq!(walls(&world), expected);
     let table = world.cofferdam_text(&["sessions"]);
-    let line = "namespace (files, network, processes), landlock (files), process limits (limits), filter (system-calls)";
+    let line = "confined; files: namespace and landlock, limits: process limits, network: namespace, processes: namespace, \
+                system-calls: filter";
     assert!(table.contains(line), "{table}");
     assert!(world.log().contains("files: namespace and landlock, limits: process limits"), "{}", world.log());
 }

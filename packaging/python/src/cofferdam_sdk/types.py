@@ -119,6 +119,14 @@ class ScopeProcess:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wall:
+    """A wall around a confined server: what it is around, and what it is made of."""
+
+    name: str
+    made_of: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Description:
     """A link with its session."""
 
@@ -142,6 +150,7 @@ class Description:
     confine: Confine | None = None
     replacement: str | None = None
     scopes: tuple[ScopeProcess, ...] = ()
+    walls: tuple[Wall, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

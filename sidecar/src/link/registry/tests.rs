@@ -115,7 +115,7 @@ fn described(session: &str, link: &str) -> Description {
         confine: None,
         replacement: None,
         scopes: Vec::new(),
-        walls: None,
+        walls: Vec::new(),
         in_flight: 0,
         memory_bytes: 0,
         calls: 0,
