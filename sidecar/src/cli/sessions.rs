@@ -142,7 +142,7 @@ fn add_session(table: &mut Table, session: &Description, rates: &CallRates) {
         table.note(format!("process {pid} with other credentials: tools {tools}"));
     }
     if !session.walls.is_empty() {
-        table.note(Cell::new(Role::Faint, format!("confined; {}", describe_walls(&session.walls))));
+        table.note(Cell::new(Role::Faint, format!("confined: {}", describe_walls(&session.walls))));
     }
     session.replacement.iter().for_each(|text| table.note(format!("replacement: {text}")));
     for credential in &session.credentials {
@@ -150,10 +150,20 @@ fn add_session(table: &mut Table, session: &Description, rates: &CallRates) {
     }
 }
 
-/// In one line: what each wall is made of.
+/// What every confined server's walls are made of. `--json` names it too.
+const USUAL_MEANS: [&str; 5] = ["filter", "namespace", "process limits", "the sidecar's", "unused"];
+
+/// The walls in one line, each with what is unusual about it: `files (landlock), limits, user (root without capabilities)`.
 fn describe_walls(walls: &[Wall]) -> String {
-    let walls = walls.iter().map(|Wall { name, made_of }| format!("{name}: {}", made_of.join(" and ")));
-    walls.collect::<Vec<_>>().join(", ")
+    let describe = |Wall { name, made_of }: &Wall| {
+        let is_unusual = |means: &&str| !USUAL_MEANS.contains(means);
+        let unusual: Vec<&str> = made_of.iter().map(String::as_str).filter(is_unusual).collect();
+        match unusual.is_empty() {
+            true => name.clone(),
+            false => format!("{name} ({})", unusual.join(", ")),
+        }
+    };
+    walls.iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
 impl CallRates {

@@ -84,8 +84,7 @@ fn the_walls_of_a_server_are_in_the_log_and_in_sessions() {
     });
     assert_eq!(walls(&world), expected);
     let table = world.cofferdam_text(&["sessions"]);
-    let line = "confined; files: namespace and landlock, limits: process limits, network: namespace, processes: namespace, \
-                system-calls: filter";
+    let line = "confined: files (landlock), limits, network, processes, system-calls, user";
     assert!(table.contains(line), "{table}");
     assert!(world.log().contains("files: namespace and landlock, limits: process limits"), "{}", world.log());
 }
