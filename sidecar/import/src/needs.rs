@@ -92,7 +92,7 @@ impl Needs {
         let registries = registries(downloader.source, surroundings);
         self.notes.push(match registries.is_empty() {
             true => format!(
-                "`{downloader}` downloads it at its start, and your settings name no registry: before it can start, add {} to its `confine`",
+                "`{downloader}` downloads it at its start, and no registry is known: before it can start, add {} to its `confine`",
                 downloader.hosts_line()
             ),
             false => format!("`{downloader}` downloads it at its start; an installed server starts faster and needs no registry"),
@@ -187,7 +187,7 @@ mod tests {
         assert_written(&["uvx", "some-server"], &[], r#"{ home = "keep" }"#);
         let notes = needs(&["uvx", "some-server"], &[]).notes;
         assert!(
-            notes[0].contains("your settings name no registry")
+            notes[0].contains("no registry is known")
                 && notes[0].contains("`hosts = [\"REGISTRY:443\"]`"),
             "{notes:?}"
         );

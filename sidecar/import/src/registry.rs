@@ -1,4 +1,4 @@
-//! Where this user's package managers download from, by their own settings.
+//! Where this user's package managers download from, by their own settings, or by their own default.
 //!
 //! What must stay true: of a settings file nothing is taken but the hosts of its registries; tokens are beside them.
 
@@ -41,7 +41,7 @@ const PYPI: PackageManager = PackageManager {
     keys: &["index-url", "extra-index-url", "url"],
 };
 
-/// The hosts from which servers are downloaded; empty if the settings name none, because then the default applies.
+/// The hosts from which servers are downloaded; empty if the settings name none and the default is not known.
 pub(crate) fn registries(source: DownloadSource, surroundings: &Surroundings<'_>) -> BTreeSet<AllowedHost> {
     let manager = match source {
         DownloadSource::Images => return BTreeSet::new(),
@@ -57,6 +57,9 @@ pub(crate) fn registries(source: DownloadSource, surroundings: &Surroundings<'_>
     let mut found: BTreeSet<AllowedHost> = of_variables.flat_map(|value| named_hosts(&value)).collect();
     for text in files.filter_map(|file| (surroundings.text_of)(&file)) {
         found.extend(text.lines().filter_map(|line| registry_of(line, manager.keys)).flatten());
+    }
+    if found.is_empty() {
+        found.extend((surroundings.default_registry)(source).iter().flat_map(|url| named_hosts(url)));
     }
     found
 }
@@ -110,6 +113,23 @@ mod tests {
         ] {
             assert_eq!(found(source, file, text), ["packages.example:443"], "{file}: {text}");
         }
+    }
+
+    #[test]
+    fn the_default_counts_only_where_no_settings_name_a_registry() {
+        let default =
+            |source| (source == DownloadSource::Npm).then(|| "https://default.example/\n".to_owned());
+        let hosts = |text_of: &dyn Fn(&Path) -> Option<String>, source| {
+            let home = Some("/home/ada".into());
+            let surroundings =
+                Surroundings { home, text_of, default_registry: &default, ..Surroundings::nowhere() };
+            registries(source, &surroundings).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts(&|_| None, DownloadSource::Npm), ["default.example:443"]);
+        assert_eq!(hosts(&|_| None, DownloadSource::PyPi), [""; 0]);
+        let text_of =
+            |path: &Path| path.ends_with(".npmrc").then(|| "registry=https://own.example/\n".to_owned());
+        assert_eq!(hosts(&text_of, DownloadSource::Npm), ["own.example:443"]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use cofferdam_confine::DownloadSource;
+
 pub struct Surroundings<'a> {
     pub home: Option<PathBuf>,
     /// The directory of the project that the settings belong to; `None` for settings of the user.
@@ -13,6 +15,8 @@ pub struct Surroundings<'a> {
     pub directory: &'a dyn Fn(&Path) -> Directory,
     /// The content of a settings file of a package manager.
     pub text_of: &'a dyn Fn(&Path) -> Option<String>,
+    /// The registry that a package manager downloads from where no settings name one.
+    pub default_registry: &'a dyn Fn(DownloadSource) -> Option<String>,
     /// Whether the configuration of the sidecar has a server of this name.
     pub is_configured: &'a dyn Fn(&str) -> bool,
 }
@@ -43,6 +47,7 @@ impl Surroundings<'_> {
             exists: &|_| false,
             directory: &|_| Directory::None,
             text_of: &|_| None,
+            default_registry: &|_| None,
             is_configured: &|_| false,
         }
     }

@@ -99,6 +99,7 @@ impl Case {
             exists: &|path| path.exists(),
             directory: &|_| Directory::None,
             text_of: &|_| None,
+            default_registry: &|_| None,
             is_configured: &|_| false,
         };
         Settings::read(&self.settings_path(), &self.bytes(), &surroundings)

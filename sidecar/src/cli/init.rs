@@ -173,6 +173,7 @@ fn needs_of(server: &FirstServer, path: &Path) -> Needs {
         exists: &|path| path.exists(),
         directory: &|path| server_needs::directory(path, &hidden),
         text_of: &server_needs::text_of,
+        default_registry: &server_needs::default_registry,
         ..Surroundings::nowhere()
     };
     Needs::of(&server.command, std::iter::empty(), None, &surroundings)

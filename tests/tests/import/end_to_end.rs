@@ -1,13 +1,15 @@
 //! From a settings file with plaintext tokens to calls through the rewritten entries.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use cofferdam_tests::harness::Harness;
-use cofferdam_tests::process::built;
+use cofferdam_tests::process::{built, output_of};
 use cofferdam_tests::tools::Tool;
 use serde_json::{Value, json};
 
-use super::support::{CANARY, Person, mode};
+use super::support::{CANARY, Person, Run, mode};
 
 /// A configuration with comments, whose paths no other test uses.
 fn existing_configuration(person: &Person) -> String {
@@ -92,13 +94,31 @@ fn what_the_settings_say_that_a_server_needs_is_written_into_its_profile() {
         "confine = \"off\"".to_owned(),
     ];
     let shown = person.cofferdam(&["import", ".mcp.json", "--dry-run"]);
-    let shown = shown.assert_code(0).assert_prints("your settings name no registry");
+    let shown = shown.assert_code(0).assert_prints("no registry is known");
     lines.iter().fold(shown, |shown, line| shown.assert_prints(line));
     assert!(!person.configuration().exists());
     person.cofferdam(&["import", ".mcp.json", "--yes"]).assert_code(0);
     let written = std::fs::read_to_string(person.configuration()).expect("the import wrote it");
     assert!(lines.iter().all(|line| written.contains(line)), "{written}");
     assert!(!written.contains(CANARY), "{written}");
+}
+
+#[test]
+fn the_default_registry_of_npm_is_written_where_no_settings_name_one() {
+    let settings = json!({"mcpServers": {"fetched": {"command": "npx", "args": ["-y", "some-package"]}}});
+    let person = Person::with(".mcp.json", &settings.to_string());
+    let programs = person.home().join("programs");
+    std::fs::create_dir(&programs).expect("the home is writable");
+    let npm = programs.join("npm");
+    let script =
+        "#!/bin/sh\ntest \"$1 $2 $3\" = 'config get registry' && echo https://default.example.com/\n";
+    std::fs::write(&npm, script).expect("the home is writable");
+    std::fs::set_permissions(&npm, Permissions::from_mode(0o755)).expect("it was just written");
+    let mut dry_run = person.command(&["import", ".mcp.json", "--dry-run"]);
+    let path = std::env::var("PATH").expect("PATH is set");
+    dry_run.env("PATH", format!("{}:{path}", programs.display()));
+    let shown = Run::of(&output_of(dry_run, "cofferdam import")).assert_code(0);
+    shown.assert_prints("confine = { hosts = [\"default.example.com:443\"], home = \"keep\" }");
 }
 
 fn corpus() -> Vec<PathBuf> {

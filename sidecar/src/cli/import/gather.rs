@@ -105,6 +105,7 @@ fn read(file: &Path, home: Option<&Path>, before: &Before) -> Result<Option<Read
         exists: &|path| path.exists(),
         directory: &|path| server_needs::directory(path, &hidden),
         text_of: &server_needs::text_of,
+        default_registry: &server_needs::default_registry,
         is_configured: &|name| {
             config.is_some_and(|config| config.servers.keys().any(|known| known.as_str() == name))
         },
