@@ -45,10 +45,11 @@ fn project() -> String {
     )
 }
 
-/// npx, which without a network finds the commands of packages that are installed for all users, and a package repository that
-/// needs none.
+/// npx, which without a network finds the commands of packages that are installed for all users, npm, which comes with it, and a
+/// package repository that needs no network.
 const TOOLS: &str = "\
     ln -s /opt/npm/bin/npx-cli.js /usr/local/bin/npx\n\
+    ln -s /opt/npm/bin/npm-cli.js /usr/local/bin/npm\n\
     ln -s /usr/lib/node_modules/@modelcontextprotocol/server-everything/dist/index.js /usr/bin/mcp-server-everything\n\
     rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*\n\
     echo 'deb [trusted=yes] file:/packages ./' > /etc/apt/sources.list && apt-get update\n\
