@@ -187,8 +187,7 @@ mod tests {
         assert_written(&["uvx", "some-server"], &[], r#"{ home = "keep" }"#);
         let notes = needs(&["uvx", "some-server"], &[]).notes;
         assert!(
-            notes[0].contains("no registry is known")
-                && notes[0].contains("`hosts = [\"REGISTRY:443\"]`"),
+            notes[0].contains("no registry is known") && notes[0].contains("`hosts = [\"REGISTRY:443\"]`"),
             "{notes:?}"
         );
     }
