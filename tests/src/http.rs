@@ -36,6 +36,8 @@ pub enum Reply {
     Json(Value),
     /// JSON, with the id of the MCP session that this response opens.
     Opens(String, Value),
+    /// HTML.
+    Page(String),
     /// To another URL, with the method kept.
     Redirect(String),
     /// No body.
@@ -130,6 +132,7 @@ fn write(client: &mut TcpStream, reply: &Reply) {
             let header = format!("content-type: application/json\r\nmcp-session-id: {session}");
             (200, header, value.to_string().into())
         }
+        Reply::Page(html) => (200, "content-type: text/html".to_owned(), html.clone().into_bytes()),
         Reply::Redirect(url) => (307, format!("location: {url}"), Vec::new()),
         Reply::Status(status) => (*status, "x-nothing: more".to_owned(), Vec::new()),
     };

@@ -17,6 +17,7 @@ use crate::tools::Tool;
 pub struct Server {
     command: Vec<String>,
     url: Option<String>,
+    package: Option<String>,
     env: BTreeMap<String, String>,
     files: BTreeMap<String, String>,
     headers: BTreeMap<String, String>,
@@ -79,6 +80,11 @@ impl Server {
 
     pub fn http(url: &str) -> Self {
         Self { url: Some(url.to_owned()), ..Self::default() }
+    }
+
+    /// A package that `cofferdam install` installs, such as `npm:left-pad@1.3.0`.
+    pub fn package(spec: &str) -> Self {
+        Self { package: Some(spec.to_owned()), ..Self::default() }
     }
 
     /// `@modelcontextprotocol/server-everything`; `None` where it is not installed.
@@ -191,9 +197,10 @@ impl Server {
             );
         }
         let mut toml = format!("[servers.{name}]\n");
-        match &self.url {
-            Some(url) => _ = writeln!(toml, "url = {url:?}"),
-            None => _ = writeln!(toml, "command = {:?}", self.command),
+        match (&self.url, &self.package) {
+            (Some(url), _) => _ = writeln!(toml, "url = {url:?}"),
+            (None, Some(package)) => _ = writeln!(toml, "package = {package:?}"),
+            (None, None) => _ = writeln!(toml, "command = {:?}", self.command),
         }
         for (key, table) in [("env", &env), ("files", &self.files), ("headers", &self.headers)] {
             if !table.is_empty() {

@@ -22,9 +22,19 @@ fn the_shim_is_built_without_a_vault_client() {
 fn only_vault_setup_uses_the_request_types_of_another_vault_client() {
     let sidecar = crates_of("sidecar");
     assert!(sidecar.contains("cofferdam-vault-setup") && sidecar.contains("vaultrs"), "{sidecar:?}");
-    for folder in
-        ["audit", "egress", "net", "platforms", "policy", "process", "scrub", "secrets", "servers", "vault"]
-    {
+    for folder in [
+        "audit",
+        "egress",
+        "net",
+        "packages",
+        "platforms",
+        "policy",
+        "process",
+        "scrub",
+        "secrets",
+        "servers",
+        "vault",
+    ] {
         let found = crates_of(&format!("sidecar/{folder}"));
         let foreign: Vec<_> = VAULT_CLIENT.iter().filter(|name| found.contains(**name)).collect();
         assert!(foreign.is_empty(), "sidecar/{folder} is built with {foreign:?}");

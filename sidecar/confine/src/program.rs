@@ -145,6 +145,10 @@ impl Finder<'_> {
         }
         let around = [node_modules(file), virtual_environment(file), prefix(file), package(file)];
         let shown = around.into_iter().flatten().find(|directory| self.may_be_shown(directory));
+        if shown.as_ref().is_some_and(|directory| self.shown.contains(directory)) {
+            // With the interpreter that it was made with.
+            return Ok(());
+        }
         if let Some(base) = shown.as_deref().and_then(base_of_environment) {
             // The base interpreter of a virtual environment; if it is gone, the environment's own link is broken too.
             let _ = self.follow(&base);

@@ -47,6 +47,8 @@ pub(crate) enum Reach {
     Public,
     /// Also those of private networks.
     Private,
+    /// Also those of the machine itself: the name comes from the user's own settings, not from a list of hosts.
+    Chosen,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -85,6 +87,20 @@ enum HostProblem {
 }
 
 impl AllowedHost {
+    /// A host that the user chose in the settings of a tool, such as the address of a registry. Its name server is trusted, so it
+    /// may have any address of a single host.
+    pub fn chosen(host: &str, port: u16) -> Result<Self, InvalidHost> {
+        let mut chosen: Self = format!("{host}:{port}").parse()?;
+        match &mut chosen.pattern {
+            HostPattern::Name(_, reach) => *reach = Reach::Chosen,
+            HostPattern::Address(_) | HostPattern::Localhost => {}
+            HostPattern::Below(..) => {
+                return Err(InvalidHost { entry: host.into(), problem: HostProblem::Wildcard });
+            }
+        }
+        Ok(chosen)
+    }
+
     /// The name, if the entry is about a single one that is looked up.
     pub(crate) fn name(&self) -> Option<&HostName> {
         match &self.pattern {
@@ -146,12 +162,13 @@ impl Reach {
         match self {
             Self::Public => AddressPolicy::PublicOnly,
             Self::Private => AddressPolicy::PrivateNetworks,
+            Self::Chosen => AddressPolicy::PrivateToo,
         }
     }
 
     fn prefix(self) -> &'static str {
         match self {
-            Self::Public => "",
+            Self::Chosen | Self::Public => "",
             Self::Private => PRIVATE,
         }
     }
@@ -179,7 +196,7 @@ fn parse(entry: &str) -> Result<AllowedHost, HostProblem> {
     };
     let pattern = match (address, reach) {
         (Some(address), Reach::Public) => HostPattern::Address(checked_address(address)?),
-        (Some(_), Reach::Private) => return Err(HostProblem::PrivateAddress),
+        (Some(_), Reach::Chosen | Reach::Private) => return Err(HostProblem::PrivateAddress),
         (None, _) => name_pattern(host, reach)?,
     };
     Ok(AllowedHost { pattern, port: checked_port(port)? })
@@ -209,7 +226,7 @@ fn name_pattern(text: &str, reach: Reach) -> Result<HostPattern, HostProblem> {
     match (name.is_localhost(), is_wildcard) {
         (true, false) if name.as_str() == "localhost" => match reach {
             Reach::Public => Ok(HostPattern::Localhost),
-            Reach::Private => Err(HostProblem::PrivateAddress),
+            Reach::Chosen | Reach::Private => Err(HostProblem::PrivateAddress),
         },
         (true, _) => Err(HostProblem::NameOfLocalhost),
         (false, true) if name.labels() < MIN_WILDCARD_LABELS => Err(HostProblem::Wildcard),
@@ -357,6 +374,20 @@ mod tests {
         assert_eq!(reach("private:*.a.example:443", "c.b.a.example", 443), Some(Reach::Private));
         assert_eq!(reach("*.a.example:443", "a.example", 443), None);
         assert_eq!(reach("10.0.0.5:443", "a.example", 443), None);
+    }
+
+    #[test]
+    fn a_chosen_host_is_one_name_that_may_have_any_address() {
+        let chosen = AllowedHost::chosen("registry.corp.example", 4873).unwrap();
+        let reach = chosen.reach_of(&"registry.corp.example".parse().unwrap(), 4873).unwrap();
+        let permits = |address: &str| reach.policy().permits(address.parse().unwrap());
+        assert!(
+            permits("127.0.0.1") && permits("10.0.0.5") && permits("203.0.113.9") && !permits("224.0.0.1")
+        );
+        assert_eq!(chosen.to_string(), "registry.corp.example:4873");
+        for host in ["*.corp.example", "a/b", ""] {
+            assert!(AllowedHost::chosen(host, 443).is_err(), "{host}");
+        }
     }
 
     proptest! {

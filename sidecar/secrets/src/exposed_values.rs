@@ -6,14 +6,26 @@
 #![expect(clippy::disallowed_methods, reason = "the only module that may call Secret::expose")]
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 
 use cofferdam_base::text::{is_unreserved, percent_encoded};
+use cofferdam_process::Variable;
 use relay_proto::name::Name;
 use zeroize::Zeroizing;
 
 use super::template::Encoding;
 use super::value::Secret;
 use cofferdam_scrub::Needle;
+
+/// An environment variable with this value.
+pub fn variable(name: OsString, secret: &Secret) -> Variable {
+    (name, Zeroizing::new(secret.expose().to_vec()))
+}
+
+/// Whether a text contains this value as it is. An empty value is in no text.
+pub fn occurs_in(secret: &Secret, text: &[u8]) -> bool {
+    !secret.is_empty() && text.windows(secret.len()).any(|window| window == secret.expose())
+}
 
 /// The values of these fields, labelled `secret.field`, for the scrubber.
 pub(super) fn needles<'a>(

@@ -58,6 +58,7 @@ mod value;
 
 pub use credentials::SecretStatus;
 pub use error::{ExpiringError, SecretError, SecretProblem, SourceError, SourceFailure};
+pub use exposed_values::{occurs_in, variable};
 pub use fields::FieldError;
 pub use fill::{InjectError, Secrets, fill, fill_arguments, fill_environment, fill_header};
 pub use local::{FileContent, LocalFields, LocalSource, fetch, local_fields, read_file};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use cofferdam_confine::{Downloader, Profile, ShownPath};
 use cofferdam_egress::AllowedHost;
 use cofferdam_net::AddressPolicy;
+use cofferdam_packages::PackageSource;
 use cofferdam_policy::{Glob, Rules};
 use cofferdam_secrets::{SourceLimits, Template};
 use relay_proto::name::Name;
@@ -196,20 +197,27 @@ impl ServerKind {
         }
     }
 
-    /// The program of this host that is started.
+    /// The program of this host that is started. `None` for a package too, whose files are in the state directory.
     pub fn program(&self) -> Option<&Path> {
         match self {
             Self::Http(_) => None,
-            Self::Stdio(stdio) => stdio.command.first().map(Path::new),
+            Self::Stdio(stdio) => stdio.command.words().first().map(Path::new),
+        }
+    }
+
+    /// The package that it is started from.
+    pub fn package(&self) -> Option<&PackageSource> {
+        match self {
+            Self::Stdio(StdioServer { command: ServerCommand::Package(source, _), .. }) => Some(source),
+            Self::Http(_) | Self::Stdio(_) => None,
         }
     }
 }
 
 #[derive(Debug)]
 pub struct StdioServer {
-    /// Never empty; argv only, never a shell.
-    pub command: Vec<String>,
-    /// `argv-secrets = "allow"`: what follows the program in `command`, with secrets in it. Otherwise empty.
+    pub command: ServerCommand,
+    /// `argv-secrets = "allow"`: the arguments of the program, with secrets in them. Otherwise empty.
     pub argument_templates: Vec<Template>,
     pub env: BTreeMap<String, Template>,
     /// File name → content; 0600, memory-backed.
@@ -220,8 +228,35 @@ pub struct StdioServer {
     pub confinement: Option<Confinement>,
 }
 
-/// What a confined server may reach.
+/// What is started: argv only, never a shell.
 #[derive(Debug)]
+pub enum ServerCommand {
+    /// The program and its arguments. Never empty.
+    Program(Vec<String>),
+    /// A package that is installed, and the arguments of its program.
+    Package(PackageSource, Vec<String>),
+}
+
+impl ServerCommand {
+    /// The program and its arguments as configured. Empty for a package.
+    pub fn words(&self) -> &[String] {
+        match self {
+            Self::Program(words) => words,
+            Self::Package(..) => &[],
+        }
+    }
+
+    /// The arguments as configured.
+    pub fn arguments(&self) -> &[String] {
+        match self {
+            Self::Program(words) => words.get(1..).unwrap_or_default(),
+            Self::Package(_, arguments) => arguments,
+        }
+    }
+}
+
+/// What a confined server may reach.
+#[derive(Clone, Debug)]
 pub struct Confinement {
     pub profile: Profile,
     /// What it may do with the directory that the sandbox's grant names. `None`: it does not see it.

@@ -3,6 +3,7 @@
 use cofferdam_base::text::error_chain;
 use cofferdam_confine::{Downloader, WallsError};
 use cofferdam_egress::{PlanError, ServeError};
+use cofferdam_packages::NotReady;
 use cofferdam_process::LaunchError;
 use cofferdam_secrets::files::FileError;
 use cofferdam_secrets::{InjectError, SecretError};
@@ -29,6 +30,8 @@ pub enum StartError {
     NetworkPlan(#[from] PlanError),
     #[error("serve the server's network")]
     Network(#[from] ServeError),
+    #[error("{0}")]
+    Package(NotReady),
     #[error(
         "`{downloader}` downloads the server when it starts it, and the server's walls leave no network or no place for that; {}",
         downloader.next_step(server.as_str())
@@ -57,6 +60,7 @@ impl StartError {
             | Self::Network(_)
             | Self::NetworkPlan(_)
             | Self::NoWorkspace { .. }
+            | Self::Package(_)
             | Self::Walls(_)
             | Self::WorkingDirectory(_) => Code::ServerUnavailable,
         }
@@ -77,6 +81,10 @@ impl StartError {
                 format!("{}; correct the server's configuration or the secret", error.for_sandbox())
             }
             Self::Files(_) => format!("its files cannot be written on the host; {ADMINISTRATOR}"),
+            Self::Package(not_ready) => format!(
+                "its package is not ready on the host; the host's administrator runs `cofferdam install {}`",
+                not_ready.server()
+            ),
             Self::Downloader { .. } => {
                 format!("its profile on the host does not let it be downloaded; {ADMINISTRATOR}")
             }

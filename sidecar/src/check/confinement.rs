@@ -44,7 +44,7 @@ fn check_downloader(
     confinement: &Confinement,
     findings: &mut Findings<'_>,
 ) {
-    let Some((program, arguments)) = stdio.command.split_first() else { return };
+    let Some((program, arguments)) = stdio.command.words().split_first() else { return };
     let Some(downloader) = Downloader::of(program, arguments) else { return };
     if confinement.prevents(downloader) {
         let name = server.name.as_str();
@@ -142,7 +142,7 @@ fn with_gaps(template: &Template) -> String {
 /// The arguments, unless they have placeholders; those are among the templates.
 fn plain_arguments(stdio: &StdioServer) -> &[String] {
     match stdio.argument_templates.is_empty() {
-        true => stdio.command.get(1..).unwrap_or_default(),
+        true => stdio.command.arguments(),
         false => &[],
     }
 }

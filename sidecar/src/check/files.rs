@@ -29,7 +29,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub(super) fn check(config: &Config, findings: &mut Findings<'_>) {
     for (name, server) in &config.servers {
         if let ServerKind::Stdio(stdio) = &server.kind {
-            check_program(&stdio.command, &["servers", name.as_str(), "command"], findings);
+            check_program(stdio.command.words(), &["servers", name.as_str(), "command"], findings);
             if let Some(directory) = &stdio.directory {
                 check_directory(directory, &["servers", name.as_str(), "cwd"], findings);
             }

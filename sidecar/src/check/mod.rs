@@ -6,6 +6,7 @@
 //! | `secrets` | the sources of secrets, and the fields that templates use |
 //! | `confinement` | what the walls of a server keep from it that its command and variables name |
 //! | `files` | programs, directories, certificates and keys |
+//! | `packages` | whether packages are locked and installed |
 //! | [`online`] | whether Vault is set up for the configuration |
 //! | [`vault_needs`] | what a configuration needs in Vault |
 //!
@@ -17,6 +18,7 @@ mod confinement;
 mod files;
 pub(crate) mod findings;
 pub(crate) mod online;
+mod packages;
 mod secrets;
 pub(crate) mod vault_needs;
 
@@ -31,6 +33,7 @@ pub(crate) fn check_host<'a>(file: &'a Path, config: &Config, severity: Severity
     secrets::check(config, &mut findings);
     files::check(config, &mut findings);
     confinement::check(config, &mut findings);
+    packages::check(config, &mut findings);
     findings.sort();
     findings
 }

@@ -39,6 +39,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Harness(arguments) => super::harness::run(file, &arguments),
         Command::Import(arguments) => super::import::run(file, &arguments),
         Command::Init(init_arguments) => super::init::run(file, &init_arguments),
+        Command::Install(install_arguments) => super::install::run(file, &install_arguments),
         Command::Key => print_key(file),
         Command::Kill(kill_arguments) => super::sessions::kill(file, kill_arguments.target),
         Command::Logs(logs_arguments) => super::logs::run(file, &logs_arguments),

@@ -13,6 +13,7 @@
 //! | [`harness`] | `harness`: entries of harnesses' settings that start the shim |
 //! | [`import`] | `import`: moves servers and secrets from harnesses' settings |
 //! | [`init`] | `init`: writes a first configuration |
+//! | [`install`] | `install`: resolves, locks and installs the packages of servers |
 //! | [`logs`] | `logs`: what a server wrote to stderr |
 //! | [`serve`] | `serve`: runs the sidecar |
 //! | [`server_needs`] | what `import` and `init` look at to find what a server needs inside its walls |
@@ -35,6 +36,7 @@ mod doctor;
 mod harness;
 mod import;
 mod init;
+mod install;
 mod logs;
 mod serve;
 mod server_needs;

@@ -205,14 +205,24 @@ pub(super) enum RawShort {
     Refuse,
 }
 
-/// One MCP server: either `command` (stdio) or `url` (streamable HTTP).
+/// One MCP server: `command` or `package` (stdio), or `url` (streamable HTTP).
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[schemars(rename = "Server")]
 pub(super) struct RawServer {
     /// The program and its arguments; never a shell.
     pub(super) command: Option<Spanned<Vec<String>>>,
-    /// Whether `command` may contain secrets, as templates like those of `env`. Other processes of the host can read the
+    /// Instead of `command`: a package with its exact version, as `npm:@scope/server@1.2.3` or `pypi:mcp-server-git==2026.1.14`.
+    /// `cofferdam install` downloads it; the server starts from what is installed.
+    pub(super) package: Option<Spanned<String>>,
+    /// With `package`: the arguments of the server.
+    pub(super) args: Option<Spanned<Vec<String>>>,
+    /// With `package`: which of its programs is the server. Default: the only one, or the one that is named after the package.
+    pub(super) program: Option<Spanned<String>>,
+    /// With an npm `package`: whether packages may run programs of their own while they are installed. They have no network and
+    /// no credential then. Default: `deny`.
+    pub(super) install_scripts: Option<Spanned<RawInstallScripts>>,
+    /// Whether `command` or `args` may contain secrets, as templates like those of `env`. Other processes of the host can read the
     /// arguments of a process. Default: `deny`.
     pub(super) argv_secrets: Option<Spanned<RawArgvSecrets>>,
     /// Environment variables: `{secret.field}`, `{secret.field:url}` percent-encoded, `{file:NAME}`; `{{` and `}}` are braces.
@@ -253,13 +263,21 @@ pub(super) struct RawServer {
     pub(super) scopes: Option<Spanned<Vec<Spanned<RawScope>>>>,
 }
 
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "InstallScripts")]
+pub(super) enum RawInstallScripts {
+    Allow,
+    Deny,
+}
+
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "ArgvSecrets")]
 pub(super) enum RawArgvSecrets {
-    /// What follows the program in `command` are templates.
+    /// The arguments are templates.
     Allow,
-    /// Braces in `command` have no meaning.
+    /// Braces in the arguments have no meaning.
     #[default]
     Deny,
 }

@@ -65,6 +65,8 @@ pub(super) const CODES: &[Code] = &[
     code("admin-tls-invalid", Sysexit::Configuration, NO_START),
     code("program-missing", Sysexit::Configuration, NO_SERVER),
     code("program-not-executable", Sysexit::Configuration, NO_SERVER),
+    code("package-lock", Sysexit::Configuration, NO_SERVER),
+    code("package-not-installed", Sysexit::Configuration, NO_SERVER),
     code("directory-missing", Sysexit::Configuration, NO_SERVER),
     code("directory-not-writable", Sysexit::CannotCreate, NO_START),
     code(

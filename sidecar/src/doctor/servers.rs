@@ -247,6 +247,7 @@ fn report(tried: &Tried, stderr: &Path, findings: &mut Findings) {
         Ok(trial) => report_working(tried, trial, &about, findings),
         Err(TrialError::NotStarted(why)) => {
             let next = match is_process {
+                true if tried.spec.kind.package().is_some() => format!("run `cofferdam install {name}`"),
                 true => format!("install the program of `servers.{name}.command`, or correct it"),
                 false => format!("correct `servers.{name}.url`"),
             };

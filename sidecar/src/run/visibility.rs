@@ -190,11 +190,7 @@ fn started_files(config: &Config) -> Vec<(String, PathBuf)> {
                 .extend(stdio.directory.clone().map(|path| (format!("`servers.{}.cwd`", server.name), path)));
             // Without `cwd` a server starts in the state directory.
             let directory = stdio.directory.as_deref().unwrap_or(&config.state_dir);
-            commands.push((
-                format!("`servers.{}.command`", server.name),
-                stdio.command.as_slice(),
-                directory,
-            ));
+            commands.push((format!("`servers.{}.command`", server.name), stdio.command.words(), directory));
         }
     }
     for secret in config.secrets.values() {

@@ -43,7 +43,7 @@ pub(crate) fn confirmed(question: &str) -> Result<(), Failure> {
 }
 
 /// Asks for a confirmation. `None` if there is no terminal to ask at.
-fn confirm(question: &str) -> io::Result<Option<Answer>> {
+pub(crate) fn confirm(question: &str) -> io::Result<Option<Answer>> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return Ok(None);

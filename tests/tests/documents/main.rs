@@ -43,7 +43,7 @@ const TOOLS: &str = include_str!("../../tools");
 const TROUBLESHOOTING: &str = include_str!("../../../packaging/guide/troubleshooting.md");
 
 /// Folders by which the documents name tests, as in `sidecar/audit::chain::a_test`.
-const CRATES: [&str; 20] = [
+const CRATES: [&str; 21] = [
     "relay-proto",
     "relay-proto/carriage",
     "shim",
@@ -54,6 +54,7 @@ const CRATES: [&str; 20] = [
     "sidecar/egress",
     "sidecar/import",
     "sidecar/net",
+    "sidecar/packages",
     "sidecar/platforms",
     "sidecar/policy",
     "sidecar/process",

@@ -36,7 +36,9 @@ use self::messages::{answer_after_wait, answered_by, harness_id, json_rpc_id};
 use self::script_log::{assert_ids_differ, call_id, ended, methods};
 use crate::grant_limits::{GrantBounds, GrantLimits};
 use crate::scripted::{Entry, Script};
-use crate::spec::{Reload, Replace, Retry, Scope, ServerKind, ServerLimits, ServerSpec, StdioServer};
+use crate::spec::{
+    Reload, Replace, Retry, Scope, ServerCommand, ServerKind, ServerLimits, ServerSpec, StdioServer,
+};
 use crate::{
     DID_NOT_RUN, Event, HandshakeStart, HostResources, Launcher, Notice, Outbound, OutboundCow, ProcessId,
     Recipients, ReplacementOutcome, Role, SendResult, ServerSet, SlotKey, StartError, Target, WhenNotReady,
@@ -114,7 +116,7 @@ impl Setup {
         Arc::new(ServerSpec {
             name: name("tools"),
             kind: ServerKind::Stdio(StdioServer {
-                command: vec!["true".into()],
+                command: ServerCommand::Program(vec!["true".into()]),
                 argument_templates: Vec::new(),
                 env: entries("KEY", self.env_template),
                 files,

@@ -2,10 +2,12 @@
 //! HTTP client is created.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cofferdam_base::memory::MemoryAccount;
 use cofferdam_confine::ShownPath;
+use cofferdam_packages::{Inspection, PackageProgram, without_those_around};
 use cofferdam_process::{self as process, Launch, ServerProcess};
 use cofferdam_secrets::files::FileStore;
 use cofferdam_secrets::{fill_arguments, fill_environment};
@@ -22,7 +24,7 @@ use crate::grant_limits::{LimitReached, ProcessPermit, SandboxLimits};
 use crate::network_events::{NetworkEvents, NetworkObserver};
 use crate::read_memory::InputMemory;
 use crate::server_secrets::ServerSecrets;
-use crate::spec::{HttpServer, ServerLimits, StdioServer};
+use crate::spec::{Confinement, HttpServer, ServerCommand, ServerLimits, StdioServer};
 use crate::start_error::StartError;
 use crate::stderr;
 use crate::stderr_files::StderrSink;
@@ -102,12 +104,15 @@ impl StartContext<'_> {
             return Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))));
         }
         let server = &self.secrets.server.name;
-        let (program, arguments) = stdio.command.split_first().expect("a checked command is not empty");
-        let args: Vec<OsString> = match filled.is_empty() {
+        let Located { program, leading, arguments, package } = locate(&stdio.command).await?;
+        let own: Vec<OsString> = match filled.is_empty() {
             true => arguments.iter().map(Into::into).collect(),
             false => filled,
         };
-        let started = match &stdio.confinement {
+        let args: Vec<OsString> = leading.iter().map(Into::into).chain(own).collect();
+        let written = [leading, arguments].concat();
+        let confinement = stdio.confinement.as_ref().map(|confinement| showing(confinement, package));
+        let started = match &confinement {
             None => {
                 let directory = Some(match &stdio.directory {
                     Some(directory) => directory.clone(),
@@ -119,8 +124,8 @@ impl StartContext<'_> {
             }
             Some(confinement) => {
                 let start = ConfinedStart {
-                    program,
-                    written: arguments,
+                    program: &program,
+                    written: &written,
                     arguments: args,
                     injected,
                     files: resources.files.directory(),
@@ -161,4 +166,40 @@ impl StartContext<'_> {
         let pipes = ProcessPipes::Real(StdioUpstream::new(handle, stdin, stdout, limit, memory));
         Ok(Upstream::Stdio(Box::new(StdioProcess::new(pipes, resources, self.link))))
     }
+}
+
+/// What is started for a server.
+struct Located {
+    program: String,
+    /// What comes before the server's own arguments.
+    leading: Vec<String>,
+    arguments: Vec<String>,
+    /// The files of the package that it is started from.
+    package: Option<PathBuf>,
+}
+
+/// Finds the package of a server, if it is started from one, and compares its files with what was installed.
+async fn locate(command: &ServerCommand) -> Result<Located, StartError> {
+    let (source, arguments) = match command {
+        ServerCommand::Program(words) => {
+            let (program, arguments) = words.split_first().expect("a checked command is not empty");
+            let (program, arguments) = (program.clone(), arguments.to_vec());
+            return Ok(Located { program, leading: Vec::new(), arguments, package: None });
+        }
+        ServerCommand::Package(source, arguments) => (source.clone(), arguments.clone()),
+    };
+    // A tree has thousands of files.
+    let located = tokio::task::spawn_blocking(move || source.locate(Inspection::Quick));
+    let PackageProgram { program, arguments: leading, files } =
+        located.await.expect("looking at files does not panic").map_err(StartError::Package)?;
+    Ok(Located { program, leading, arguments, package: Some(files) })
+}
+
+/// The confinement of a server, in which its package is not hidden although it is in the state directory.
+fn showing(confinement: &Confinement, package: Option<PathBuf>) -> Confinement {
+    let mut confinement = confinement.clone();
+    if let Some(files) = package {
+        confinement.hidden = without_those_around(&files, &confinement.hidden).into();
+    }
+    confinement
 }

@@ -89,6 +89,12 @@ Example: cofferdam import .mcp.json --rewrite --dry-run")]
     /// Write a first configuration for this user
     #[command(after_help = "Example: cofferdam init --yes")]
     Init(InitArguments),
+    /// Resolve, lock and install the packages of servers
+    #[command(after_help = "\
+Every change of the lock, which is the file `cofferdam.lock` beside the configuration, is shown before it is made. What is locked \
+already is installed as it is locked.\n\n\
+Example: cofferdam install github --diff")]
+    Install(InstallArguments),
     /// Print the sidecar's public key, which sandboxes pin
     #[command(after_help = "Example: cofferdam key")]
     Key,
@@ -190,6 +196,22 @@ pub(super) struct DoctorArguments {
 #[derive(Debug, Args)]
 pub(super) struct InitArguments {
     /// Ask nothing: take the answers that are proposed
+    #[arg(long)]
+    pub(super) yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InstallArguments {
+    /// The server: which `[servers.NAME]` of the configuration. Default: all that have a `package`
+    #[arg(value_name = "SERVER")]
+    pub(super) server: Option<String>,
+    /// Show what would change in the lock, without installing anything
+    #[arg(long, conflicts_with = "yes")]
+    pub(super) diff: bool,
+    /// Resolve again, also what is locked already: what the packages depend on may have newer versions
+    #[arg(long)]
+    pub(super) update: bool,
+    /// Do not ask for a confirmation
     #[arg(long)]
     pub(super) yes: bool,
 }

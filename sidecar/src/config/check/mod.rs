@@ -9,6 +9,7 @@ mod admin_tls;
 pub(super) mod confine;
 mod grants;
 mod http_server;
+mod packages;
 mod paths;
 mod platforms;
 mod port;
@@ -21,7 +22,7 @@ mod vault_auth;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam_audit::SyncMode;
@@ -65,11 +66,12 @@ pub(super) fn check(
         grants: raw.grants.keys().map(|name| name.value.clone()).collect(),
         platforms: raw.platforms.keys().map(|name| name.value.clone()).collect(),
     };
-    let mut checker = Checker { removed: document.removed, report, context, defined };
+    let mut checker = Checker { removed: document.removed, report, context, defined, state_dir: None };
     let checker = &mut checker;
     let vault = raw.vault.and_then(|written| vault::check_vault(checker, written));
     let secrets = secrets::check_secrets(checker, raw.secrets);
     let state_dir = relay::check_state_dir(checker, raw.state_dir);
+    checker.state_dir.clone_from(&state_dir);
     let admin = relay::check_admin(checker, raw.admin, state_dir.as_deref());
     let (socket_span, vsock_span) = (span_of(&raw.relay.unix), span_of(&raw.relay.vsock_dir));
     let relay = relay::check_relay(checker, raw.relay);
@@ -117,6 +119,8 @@ struct Checker<'a, 'text> {
     report: &'a mut Report<'text>,
     context: CheckContext<'a>,
     defined: DefinedNames,
+    /// The checked `state-dir`, once it is known.
+    state_dir: Option<PathBuf>,
 }
 
 /// Names of the tables in the file, valid or not: a reference to a table with problems is not reported again.

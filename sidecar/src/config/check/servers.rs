@@ -4,23 +4,34 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cofferdam_packages::PackageSource;
 use cofferdam_policy::{Glob, Rules};
 use cofferdam_secrets::{InvalidTemplate, Template};
-use cofferdam_servers::spec::{Confinement, Reload, Replace, Retry, ServerKind, ServerSpec, StdioServer};
+use cofferdam_servers::spec::{
+    Confinement, Reload, Replace, Retry, ServerCommand, ServerKind, ServerSpec, StdioServer,
+};
 use relay_proto::name::Name;
 
 use super::scopes::ServerEntries;
-use super::{Checker, Section, confine, http_server, scopes, secrets, span_of, written_keys};
+use super::{Checker, Section, confine, http_server, packages, scopes, secrets, span_of, written_keys};
 use crate::config::document::dotted;
 use crate::config::raw::{RawArgvSecrets, RawReload, RawReplace, RawServer};
-use crate::config::spanned::Spanned;
+use crate::config::spanned::{Span, Spanned};
 
 /// How a process is started, as it is written.
 struct Command {
-    words: Spanned<Vec<String>>,
+    words: Words,
     argv_secrets: RawArgvSecrets,
     cwd: Option<Spanned<String>>,
     confinement: Option<Confinement>,
+}
+
+/// What is started, as it is written.
+enum Words {
+    /// The program and its arguments.
+    Command(Spanned<Vec<String>>),
+    /// The arguments of a package's program.
+    Package(PackageSource, Spanned<Vec<String>>),
 }
 
 /// A raw table of templates, as in `env`, `files` and `headers`.
@@ -85,7 +96,7 @@ fn check_kind(
     checker: &mut Checker<'_, '_>,
     table: &str,
     written: &Spanned<String>,
-    raw: RawServer,
+    mut raw: RawServer,
     hidden: &Arc<[PathBuf]>,
 ) -> Option<ServerKind> {
     let stdio_keys = written_keys([
@@ -98,23 +109,33 @@ fn check_kind(
         ("replace", span_of(&raw.replace)),
     ]);
     let http_keys = written_keys([("headers", span_of(&raw.headers)), ("private", span_of(&raw.private))]);
-    let (misplaced, required) = match (&raw.command, &raw.url) {
-        (Some(_), None) => (http_keys, "url"),
-        (None, Some(_)) => (stdio_keys, "command"),
-        (Some(command), Some(_)) => {
+    let package_keys = packages::written_keys_of(&raw);
+    let joined = |one: BTreeMap<_, _>, other| one.into_iter().chain::<BTreeMap<_, _>>(other).collect();
+    let misplaced: BTreeMap<(&str, &str), Span> = match (&raw.command, &raw.url, &raw.package) {
+        (Some(_), None, None) => joined(with(http_keys, "url"), with(package_keys, "package")),
+        (None, Some(_), None) => joined(with(stdio_keys, "command"), with(package_keys, "package")),
+        (None, None, Some(_)) => with(http_keys, "url"),
+        (Some(Spanned { span, .. }), Some(_), _) => {
             let hint = "keep `command` for a program, or `url` for a server that already runs";
-            checker.add(&command.span, format!("`{table}` has both `command` and `url`"), hint);
+            checker.add(span, format!("`{table}` has both `command` and `url`"), hint);
             return None;
         }
-        (None, None) => {
+        (command, _, Some(package)) => {
+            let other = if command.is_some() { "command" } else { "url" };
+            let hint = "keep `package` for a package that `cofferdam install` downloads, or leave it out";
+            checker.add(&package.span, format!("`{table}` has both `package` and `{other}`"), hint);
+            return None;
+        }
+        (None, None, None) => {
             if !checker.missing_key_may_be_reported(&["servers", &written.value]) {
-                let hint = "set `command` to a program and its arguments, or `url` to an address";
-                checker.add(&written.span, format!("`{table}` has neither `command` nor `url`"), hint);
+                let hint = "set `command` to a program and its arguments, `package` to a package, or `url` to an address";
+                let message = format!("`{table}` has none of `command`, `package` and `url`");
+                checker.add(&written.span, message, hint);
             }
             return None;
         }
     };
-    for (key, span) in misplaced {
+    for ((key, required), span) in misplaced {
         let message = format!("`{table}.{key}` is for servers with `{required}`");
         checker.add(&span, message, "leave it out");
     }
@@ -124,11 +145,16 @@ fn check_kind(
             http_server::check_http(checker, table, &url, headers, raw.private).map(ServerKind::Http)
         }
         None => {
+            let words = match raw.command {
+                Some(command) => Words::Command(command),
+                None => packages::check_package(checker, table, &written.value, &mut raw)
+                    .map(|(source, arguments)| Words::Package(source, arguments))?,
+            };
             let env = raw.env.map(|env| env.value).unwrap_or_default();
             let files = raw.files.map(|files| files.value).unwrap_or_default();
             let argv_secrets = raw.argv_secrets.map(|written| written.value).unwrap_or_default();
             let confinement = confine::check_confine(checker, table, raw.confine, hidden);
-            let command = Command { words: raw.command?, argv_secrets, cwd: raw.cwd, confinement };
+            let command = Command { words, argv_secrets, cwd: raw.cwd, confinement };
             check_stdio(checker, table, command, env, files).map(ServerKind::Stdio)
         }
     }
@@ -142,16 +168,25 @@ fn check_stdio(
     raw_files: RawTemplates,
 ) -> Option<StdioServer> {
     let Command { words, argv_secrets, cwd, confinement } = command;
-    let key = format!("{table}.command");
+    let (key, written, own) = match &words {
+        Words::Command(words) => (format!("{table}.command"), words, 1),
+        Words::Package(_, arguments) => (format!("{table}.args"), arguments, 0),
+    };
     let names: Vec<String> = raw_files.keys().map(|name| name.value.clone()).collect();
     let argument_templates = match argv_secrets {
-        RawArgvSecrets::Allow => check_arguments(checker, &key, &words, &names),
+        RawArgvSecrets::Allow => {
+            let arguments = written.value.iter().skip(own);
+            check_arguments(checker, &key, arguments, &written.span, &names)
+        }
         RawArgvSecrets::Deny => {
-            check_arguments_for_secrets(checker, &key, &words);
+            check_arguments_for_secrets(checker, &key, written);
             Vec::new()
         }
     };
-    let command = checker.check_command(&key, words);
+    let command = match words {
+        Words::Command(words) => checker.check_command(&key, words).map(ServerCommand::Program),
+        Words::Package(source, arguments) => Some(ServerCommand::Package(source, arguments.value)),
+    };
     let directory = cwd.map(|cwd| checker.check_path(&format!("{table}.cwd"), &cwd));
     let files = check_files(checker, table, raw_files, &names);
     let env = check_variables(checker, table, raw_env, &names);
@@ -210,10 +245,7 @@ fn check_reload(
 ) -> Option<Reload> {
     let written = raw.reload.as_ref()?;
     let has_files = raw.files.as_ref().is_some_and(|files| !files.value.is_empty());
-    if raw.command.is_some()
-        && !has_files
-        && !checker.missing_key_may_be_reported(&["servers", &server.value])
-    {
+    if raw.url.is_none() && !has_files && !checker.missing_key_may_be_reported(&["servers", &server.value]) {
         let message = format!("`{table}.reload` is set, but the server has no `files` to read again");
         checker.add(&written.span, message, "pass the credential in `files`, or leave it out");
     }
@@ -247,15 +279,16 @@ pub(super) fn check_template(
     Some(template)
 }
 
-/// Parses what follows the program in `command`.
-fn check_arguments(
+/// Parses the arguments of a program, which may have secrets in them.
+fn check_arguments<'a>(
     checker: &mut Checker<'_, '_>,
     key: &str,
-    command: &Spanned<Vec<String>>,
+    arguments: impl Iterator<Item = &'a String>,
+    span: &Span,
     files: &[String],
 ) -> Vec<Template> {
-    let arguments = command.value.iter().skip(1).filter_map(|argument| {
-        let written = Spanned { value: argument.clone(), span: command.span.clone() };
+    let arguments = arguments.filter_map(|argument| {
+        let written = Spanned { value: argument.clone(), span: span.clone() };
         check_template(checker, key, &written, files)
     });
     arguments.collect()
@@ -272,6 +305,11 @@ fn check_arguments_for_secrets(checker: &mut Checker<'_, '_>, key: &str, command
             format!("`{key}` uses the secret `{secret}`, but every process of the host can read arguments");
         checker.add(&command.span, message, "pass it in `env` or in `files`; if the server takes it in no other way, set `argv-secrets = \"allow\"`");
     }
+}
+
+/// Keys with the key without which they have no meaning.
+fn with<'a>(keys: BTreeMap<&'a str, Span>, required: &'a str) -> BTreeMap<(&'a str, &'a str), Span> {
+    keys.into_iter().map(|(key, span)| ((key, required), span)).collect()
 }
 
 pub(super) fn check_globs(

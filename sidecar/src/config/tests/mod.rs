@@ -143,8 +143,8 @@ fn relative_paths_start_at_the_configurations_directory() {
         ServerKind::Stdio(server) => server,
         other => panic!("not a command: {other:?}"),
     };
-    assert_eq!(stdio("a").command, ["/etc/cofferdam/bin/a", "rel/ative"]);
+    assert_eq!(stdio("a").command.words(), ["/etc/cofferdam/bin/a", "rel/ative"]);
     assert_eq!(stdio("a").directory, None);
-    assert_eq!(stdio("b").command, ["b"], "a bare program is found by PATH");
+    assert_eq!(stdio("b").command.words(), ["b"], "a bare program is found by PATH");
     assert_eq!(stdio("b").directory.as_deref(), Some(Path::new("/etc/cofferdam/work")));
 }

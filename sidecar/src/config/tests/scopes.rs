@@ -65,8 +65,8 @@ fn a_scope_must_name_tools() {
          hint: name them by patterns, as in `tools = [\"write_*\"]`\n\
          cofferdam.toml:9: `servers.a.scopes.tools`: a pattern cannot be empty\n  \
          hint: write a name, with `*` for any run of characters and `?` for one\n\
-         cofferdam.toml:11: `servers.b` has neither `command` nor `url`\n  \
-         hint: set `command` to a program and its arguments, or `url` to an address\n\
+         cofferdam.toml:11: `servers.b` has none of `command`, `package` and `url`\n  \
+         hint: set `command` to a program and its arguments, `package` to a package, or `url` to an address\n\
          cofferdam.toml:13: `servers.b.scopes.tools`: a pattern cannot be empty\n  \
          hint: write a name, with `*` for any run of characters and `?` for one",
     );

@@ -9,8 +9,8 @@ use super::*;
 fn a_server_has_a_command_or_a_url() {
     assert_problems(
         "[servers.a]\nretry = false\n[servers.b]\ncommand = ['b']\nurl = 'https://b'\n",
-        "cofferdam.toml:1: `servers.a` has neither `command` nor `url`\n  \
-         hint: set `command` to a program and its arguments, or `url` to an address\n\
+        "cofferdam.toml:1: `servers.a` has none of `command`, `package` and `url`\n  \
+         hint: set `command` to a program and its arguments, `package` to a package, or `url` to an address\n\
          cofferdam.toml:4: `servers.b` has both `command` and `url`\n  \
          hint: keep `command` for a program, or `url` for a server that already runs",
     );
@@ -204,4 +204,37 @@ fn retry_is_off_by_default() {
         let config = valid(&format!("[servers.a]\ncommand = ['a']\n{line}"));
         assert_eq!(config.servers[&"a".parse().unwrap()].retry, retry, "{line}");
     }
+}
+
+#[test]
+fn a_package_is_pinned_and_has_its_own_keys() {
+    let config = valid_as_etc_file(
+        "[servers.a]\npackage = \"npm:@scope/server@1.2.3\"\nargs = [\"--root\", \"/data\"]\nprogram = \"server\"\n\
+         install-scripts = \"allow\"\n[servers.b]\npackage = \"pypi:server==1.0\"\n",
+    );
+    let source = |name: &str| config.servers[name].kind.package().unwrap().clone();
+    assert_eq!(source("a").spec.to_string(), "npm:@scope/server@1.2.3");
+    assert_eq!(source("a").program.as_deref(), Some("server"));
+    assert_eq!(source("a").install_scripts, cofferdam_packages::InstallScripts::Allow);
+    assert_eq!(source("b").lock, std::path::Path::new("/etc/cofferdam.lock"));
+    assert_eq!(source("b").install_scripts, cofferdam_packages::InstallScripts::Deny);
+}
+
+#[test]
+fn a_package_is_refused_without_its_value() {
+    assert_problems(
+        "[servers.a]\npackage = \"npm:secret@latest\"\n[servers.b]\npackage = \"oci:secret\"\n\
+         [servers.c]\npackage = \"pypi:x==1\"\ncommand = [\"x\"]\n[servers.d]\ncommand = [\"x\"]\nargs = [\"y\"]\n\
+         [servers.e]\npackage = \"pypi:x==1\"\ninstall-scripts = \"allow\"\n[servers.f]\npackage = \"pypi:x==1\"\nheaders = {}\n",
+        "cofferdam.toml:2: `servers.a.package`: its version is a range or a tag, not one exact version\n  \
+         hint: write one version of one package: `npm:@scope/server@1.2.3` or `pypi:mcp-server-git==2026.1.14`\n\
+         cofferdam.toml:4: `servers.b.package`: images are not supported\n  \
+         hint: run the image with `command`, such as `[\"podman\", \"run\", \"--rm\", \"-i\", \"IMAGE@sha256:DIGEST\"]`\n\
+         cofferdam.toml:6: `servers.c` has both `package` and `command`\n  \
+         hint: keep `package` for a package that `cofferdam install` downloads, or leave it out\n\
+         cofferdam.toml:10: `servers.d.args` is for servers with `package`\n  hint: leave it out\n\
+         cofferdam.toml:13: `servers.e.install-scripts` has no effect for Python packages, which run nothing when installed\n  \
+         hint: leave it out; what needs a compiler cannot be installed\n\
+         cofferdam.toml:16: `servers.f.headers` is for servers with `url`\n  hint: leave it out",
+    );
 }
