@@ -122,7 +122,10 @@ pub fn walls(profile: &Profile, start: &Start<'_>) -> Result<(Walls, PathBuf), W
     let network = start.network.clone();
     let system_calls = system_calls::filter();
     let file_rules = only_executable(file_rules, profile, &program)?;
-    Ok((Walls { entries, proc: start.proc, network, file_rules, system_calls, limits }, program.path))
+    let observed_calls = Vec::new();
+    let walls =
+        Walls { entries, proc: start.proc, network, file_rules, system_calls, observed_calls, limits };
+    Ok((walls, program.path))
 }
 
 /// The environment of a confined server: that of an ordinary one, with its own directories and user, unless they are injected.

@@ -54,7 +54,7 @@ pub async fn run_bounded(
     let output = pipe::Receiver::from_owned_fd(output.into()).map_err(RunError::Read)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null").map_err(RunError::Read)?;
     let stdio = [null.try_clone().map_err(RunError::Read)?.into(), child_output.into(), null.into()];
-    let (mut handle, _) = launch_with(launch, stdio).await?;
+    let (mut handle, _) = launch_with(launch, stdio, None).await?;
     let result = timeout(time, read_output(&mut handle, output, max_output)).await;
     handle.end(Duration::ZERO).await;
     result.unwrap_or(Err(RunError::Timeout(time)))

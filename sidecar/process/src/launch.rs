@@ -22,6 +22,7 @@ use zeroize::Zeroizing;
 use super::descriptor_limit;
 use super::environment::{InvalidEnvironment, Variable, check_environment};
 use super::keeper;
+use super::observation::{self, PathObserver};
 use super::os;
 use super::registry::spawn_known;
 use super::server::{KeeperHandle, ProcessHandle, ServerProcess};
@@ -83,6 +84,22 @@ impl LaunchError {
 
 /// Starts a server with pipes for its stdio. Returns once its program runs.
 pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
+    launch_for(launch, None).await
+}
+
+/// The same for a confined server whose walls have [`Walls::observed_calls`]: `observer` is told of the paths that it asks for.
+/// The last reference to it is dropped when no process of the server is left.
+pub async fn launch_observed(
+    launch: Launch,
+    observer: Arc<dyn PathObserver>,
+) -> Result<ServerProcess, LaunchError> {
+    launch_for(launch, Some(observer)).await
+}
+
+async fn launch_for(
+    launch: Launch,
+    observer: Option<Arc<dyn PathObserver>>,
+) -> Result<ServerProcess, LaunchError> {
     let program = launch.program.clone();
     let keeper_error = |source| LaunchError::Keeper { program: program.clone(), source };
     let (child_stdin, stdin) = io::pipe().map_err(keeper_error)?;
@@ -92,7 +109,7 @@ pub async fn launch(launch: Launch) -> Result<ServerProcess, LaunchError> {
     let stdout = pipe::Receiver::from_owned_fd(stdout.into()).map_err(keeper_error)?;
     let stderr = pipe::Receiver::from_owned_fd(stderr.into()).map_err(keeper_error)?;
     let stdio = [child_stdin.into(), child_stdout.into(), child_stderr.into()];
-    let (handle, sockets) = launch_with(launch, stdio).await?;
+    let (handle, sockets) = launch_with(launch, stdio, observer).await?;
     Ok(ServerProcess { stdin, stdout, stderr, handle, sockets })
 }
 
@@ -106,6 +123,7 @@ pub fn use_keeper_program(path: PathBuf) {
 pub(super) async fn launch_with(
     mut launch: Launch,
     stdio: [OwnedFd; 3],
+    observer: Option<Arc<dyn PathObserver>>,
 ) -> Result<(ProcessHandle, Vec<OwnedFd>), LaunchError> {
     let walls = launch.walls.take();
     let sockets = walls.as_ref().map_or(0, |walls| walls.network.sockets());
@@ -117,8 +135,14 @@ pub(super) async fn launch_with(
     }
     let (network, servers_end) = UnixStream::pair().map_err(keeper_error)?;
     let mut descriptors = Vec::from(stdio);
-    if sockets > 0 {
+    if sockets > 0 || observer.is_some() {
         descriptors.push(servers_end.into());
+    }
+    // Before the start, because the server waits for its observer when it executes its program.
+    let mut observed = None;
+    if let Some(observer) = observer {
+        let sidecar_end = network.try_clone().map_err(keeper_error)?;
+        observed = Some(observation::start(sidecar_end, sockets, observer).map_err(keeper_error)?);
     }
     let encoded = encode_walls(walls.as_ref()).map_err(keeper_error)?;
     let started = tokio::task::spawn_blocking(move || start_keeper(&launch, &encoded, &descriptors)).await;
@@ -146,9 +170,10 @@ pub(super) async fn launch_with(
         // A server that has already exited did start: `ProcessHandle::exited` reports the exit.
         ServerState::Running { pid } | ServerState::Exited { pid, .. } | ServerState::Ended { pid, .. } => {
             // They were sent before the program was executed, so nothing is waited for here.
-            let received = match sockets {
-                0 => Vec::new(),
-                _ => receive_sockets(&network).map_err(keeper_error)?,
+            let received = match (sockets, observed) {
+                (0, _) => Vec::new(),
+                (_, None) => receive_sockets(&network).map_err(keeper_error)?,
+                (_, Some(received)) => received.await.unwrap_or_default(),
             };
             match received.len() == sockets {
                 true => Ok((ProcessHandle::new(pid, keeper), received)),

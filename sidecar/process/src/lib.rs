@@ -34,6 +34,7 @@ mod exit;
 mod foreground;
 mod keeper;
 mod launch;
+mod observation;
 mod os;
 mod registry;
 mod server;
@@ -51,7 +52,8 @@ pub use environment::{InvalidEnvironment, Variable, allowed_environment};
 pub use exit::Exit;
 pub use foreground::{OrphanAdoption, Pty, RawMode, Window, kill_adopted, try_user_namespace, user_command};
 pub use keeper::{is_keeper, keeper_main};
-pub use launch::{Launch, LaunchError, launch, program_path, use_keeper_program};
+pub use launch::{Launch, LaunchError, launch, launch_observed, program_path, use_keeper_program};
+pub use observation::{PathObserver, Wanted, observed_calls};
 pub use registry::{KnownChild, spawn_known};
 pub use server::{Ended, ProcessHandle, ServerProcess};
 pub use walls::{

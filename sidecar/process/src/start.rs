@@ -75,7 +75,7 @@ pub(super) fn start_server(control: &UnixStream) -> Result<Started, Failure> {
                     keeper,
                 };
                 init::run(single, handover, user, (descriptors, bytes), |(descriptors, bytes)| {
-                    become_server(init::PROCESS, descriptors, bytes, Some(&walls))
+                    become_server(init::PROCESS, descriptors, bytes, Some((&walls, sidecar.as_ref())))
                 })
             };
             (single.fork(NAMESPACES, start), ExitSource::Pipe(status))
@@ -127,8 +127,13 @@ fn receive_specification(control: &UnixStream) -> io::Result<(Vec<OwnedFd>, Zero
     Ok((descriptors, bytes))
 }
 
-/// Runs in the forked child of `parent`. Returns only on failure.
-fn become_server(parent: Pid, descriptors: &[OwnedFd], bytes: &[u8], walls: Option<&Walls>) -> Failure {
+/// Runs in the forked child of `parent`. The walls come with the socket to the sidecar. Returns only on failure.
+fn become_server(
+    parent: Pid,
+    descriptors: &[OwnedFd],
+    bytes: &[u8],
+    walls: Option<(&Walls, Option<&UnixStream>)>,
+) -> Failure {
     let Some(specification) = Specification::decode(bytes) else {
         return Failure::at(Stage::Prepare, Errno::EBADMSG);
     };
@@ -154,8 +159,8 @@ fn become_server(parent: Pid, descriptors: &[OwnedFd], bytes: &[u8], walls: Opti
     {
         return Failure::at(Stage::Directory, errno);
     }
-    if let Some(walls) = walls
-        && let Err(failed) = init::filter_system_calls(walls)
+    if let Some((walls, sidecar)) = walls
+        && let Err(failed) = init::filter_system_calls(walls, sidecar)
     {
         return failed.into();
     }

@@ -1,5 +1,7 @@
 //! Servers as real processes: how they are started, and that all their processes are killed at the end.
 
+#[path = "process/observation.rs"]
+mod observation;
 #[path = "process/support.rs"]
 mod support;
 #[path = "process/walls.rs"]

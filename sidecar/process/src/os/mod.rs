@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "the only module with unsafe code; each block says why it is sound")]
 
 mod namespaces;
+mod notifications;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -19,6 +20,9 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::Pid;
 
 pub(crate) use namespaces::{Below, SingleThreaded, add_mount_attributes, install_filter};
+pub(crate) use notifications::{
+    WaitingCall, install_notifying_filter, let_continue, next_call, still_waits, wake_quickly,
+};
 
 /// The highest signal number, real-time signals included.
 const LAST_SIGNAL: libc::c_int = 64;

@@ -148,9 +148,11 @@ fn enter(walls: &Walls) -> Result<(), Failed> {
     privileges::restrict_files(&walls.file_rules).map_err(|errno| (Step::FileRules, errno))
 }
 
-/// The last step before the server's program is executed.
-pub(crate) fn filter_system_calls(walls: &Walls) -> Result<(), Failed> {
-    privileges::filter_system_calls(&walls.system_calls).map_err(|errno| (Step::SystemCalls, errno))
+/// The last step before the server's program is executed. From here on its system calls are observed, if the walls say so.
+pub(crate) fn filter_system_calls(walls: &Walls, sidecar: Option<&UnixStream>) -> Result<(), Failed> {
+    privileges::filter_system_calls(&walls.system_calls).map_err(|errno| (Step::SystemCalls, errno))?;
+    privileges::report_system_calls(&walls.observed_calls, sidecar)
+        .map_err(|errno| (Step::Observation, errno))
 }
 
 /// Waits for the server and for orders until no process is left; then the exit of process 1 ends the namespaces.

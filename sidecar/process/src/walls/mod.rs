@@ -29,6 +29,9 @@ pub struct Walls {
     pub file_rules: Vec<FileRule>,
     /// The filter of system calls. Empty: none.
     pub system_calls: Vec<Instruction>,
+    /// The filter that lets system calls wait until they are observed; see [`launch_observed`](super::launch_observed). Empty:
+    /// none.
+    pub observed_calls: Vec<Instruction>,
     pub limits: Vec<(Limit, u64)>,
 }
 
@@ -168,6 +171,8 @@ pub(crate) enum Step {
     FileRules,
     SystemCalls,
     Limits,
+    /// Lets its system calls be observed.
+    Observation,
     /// This entry.
     Entry(usize),
 }
@@ -186,6 +191,7 @@ impl Step {
             Self::FileRules => 7,
             Self::SystemCalls => 8,
             Self::Limits => 9,
+            Self::Observation => 11,
             Self::Entry(index) => i32::try_from(index).unwrap_or(0).saturating_add(Self::ENTRIES),
         }
     }
@@ -211,6 +217,7 @@ impl Step {
             7 => "restrict its files with Landlock",
             8 => "install its filter of system calls",
             9 => "set its resource limits",
+            11 => "observe its system calls",
             _ => "build its walls",
         };
         what.into()

@@ -2,6 +2,10 @@
 //!
 //! What must stay true: everything here binds all descendants of the process and cannot be undone by them.
 
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
 use landlock::{
     ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, Scope,
@@ -9,6 +13,7 @@ use landlock::{
 use nix::errno::Errno;
 use nix::libc::sock_filter;
 use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
@@ -107,7 +112,25 @@ pub(super) fn filter_system_calls(instructions: &[Instruction]) -> Result<(), Er
     if instructions.is_empty() {
         return Ok(());
     }
-    let program: Vec<sock_filter> =
-        instructions.iter().map(|&Instruction(code, jt, jf, k)| sock_filter { code, jt, jf, k }).collect();
-    os::install_filter(&program)
+    os::install_filter(&program(instructions))
+}
+
+/// Lets system calls of this process and its descendants wait until the sidecar has seen them.
+pub(super) fn report_system_calls(
+    instructions: &[Instruction],
+    sidecar: Option<&UnixStream>,
+) -> Result<(), Errno> {
+    if instructions.is_empty() {
+        return Ok(());
+    }
+    let sidecar = sidecar.ok_or(Errno::ENOTCONN)?;
+    let listener = os::install_notifying_filter(&program(instructions))?;
+    let descriptors = [listener.as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    sendmsg::<()>(sidecar.as_raw_fd(), &[IoSlice::new(&[0])], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+fn program(instructions: &[Instruction]) -> Vec<sock_filter> {
+    instructions.iter().map(|&Instruction(code, jt, jf, k)| sock_filter { code, jt, jf, k }).collect()
 }

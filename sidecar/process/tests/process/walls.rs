@@ -35,7 +35,7 @@ fn link(path: &str, target: &str) -> Entry {
 }
 
 /// The system's programs and libraries, three devices and a `/tmp`.
-fn walls() -> Walls {
+pub(crate) fn walls() -> Walls {
     let memory = EntryKind::Memory { mode: 0o700, bytes: 1024 * 1024, files: 64 };
     let devices = ["/dev/null", "/dev/urandom"]
         .map(|path| Entry { path: path.into(), kind: EntryKind::Device { source: path.into() } });
@@ -52,7 +52,7 @@ fn walls() -> Walls {
     Walls { entries, ..Walls::default() }
 }
 
-fn python(script: &str, walls: Walls) -> Launch {
+pub(crate) fn python(script: &str, walls: Walls) -> Launch {
     let program = "/usr/bin/python3".into();
     let launch = support::python(script, &[("PATH", "/usr/bin:/bin")]);
     Launch { program, walls: Some(walls), directory: Some("/".into()), ..launch }
