@@ -20,6 +20,7 @@
 //! | [`session`] | the secrets and the audit budget that the links of a session share |
 //! | [`shims`] | the static shims, which are in this program or beside it |
 //! | [`terminal`] | what commands print, and their exit codes |
+//! | [`trials`] | servers that are started to see whether they work |
 
 #![forbid(unsafe_code)]
 
@@ -37,5 +38,6 @@ pub(crate) mod run;
 pub(crate) mod session;
 mod shims;
 mod terminal;
+pub(crate) mod trials;
 #[cfg(test)]
 mod turn_counter;

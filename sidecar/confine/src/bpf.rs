@@ -25,6 +25,8 @@ pub(crate) enum Action {
     Allow,
     Fail(i32),
     Kill,
+    /// The call waits until the process that has the filter's listener lets it go on.
+    Notify,
 }
 
 /// A program under construction. Each of its checks ends in an action or goes on with the next one.
@@ -110,6 +112,7 @@ impl Program {
             Action::Allow => libc::SECCOMP_RET_ALLOW,
             Action::Fail(errno) => libc::SECCOMP_RET_ERRNO | errno.cast_unsigned(),
             Action::Kill => libc::SECCOMP_RET_KILL_PROCESS,
+            Action::Notify => libc::SECCOMP_RET_USER_NOTIF,
         };
         self.push(RETURN, 0, 0, value);
     }

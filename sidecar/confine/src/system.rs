@@ -10,12 +10,13 @@ use cofferdam_process::{Access, Entry, EntryKind, Missing};
 /// Programs and libraries. Every server may read and execute what is in these. Those of the x32 ABI are not among them: the
 /// filter of system calls refuses its calls.
 pub(crate) const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"];
-const SETTINGS: [&str; 19] = [
+const SETTINGS: [&str; 20] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
     "/etc/ca-certificates.conf",
     "/etc/crypto-policies",
     "/etc/gai.conf",
+    "/etc/host.conf",
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",

@@ -168,6 +168,19 @@ pub(crate) fn filter() -> Vec<Instruction> {
     program.finish()
 }
 
+/// The filter that lets the calls wait which name a path, for a server that is observed. What the other filter refuses stays
+/// refused.
+pub fn observed_calls() -> Vec<Instruction> {
+    let observed: Vec<u32> = cofferdam_process::observed_calls().into_iter().map(number).collect();
+    let mut program = Program::default();
+    program.load_architecture();
+    program.unless_equal(ARCHITECTURE, Action::Allow);
+    program.load_number();
+    program.if_one_of(&observed, Action::Notify);
+    program.end(Action::Allow);
+    program.finish()
+}
+
 fn number(call: i64) -> u32 {
     u32::try_from(call).expect("system calls have small positive numbers")
 }

@@ -18,6 +18,9 @@ use crate::{system, system_calls};
 const SHARED_MEMORY: &str = "/dev/shm";
 /// What the server's user and group are called.
 const USER: &str = "server";
+/// The variables that every confined server has of its own, unless they are injected.
+pub const OWN_VARIABLES: [(&str, &str); 4] =
+    [("HOME", HOME), ("TMPDIR", TEMPORARY), ("USER", USER), ("LOGNAME", USER)];
 const PRIVATE: u32 = 0o700;
 const SHARED: u32 = 0o1777;
 /// Files in a directory in memory: each takes about a kilobyte of the kernel's memory besides its content.
@@ -70,12 +73,7 @@ pub enum WallsError {
 
 /// The walls of a start, and the path of its program inside them.
 pub fn walls(profile: &Profile, start: &Start<'_>) -> Result<(Walls, PathBuf), WallsError> {
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let search = std::env::var_os("PATH");
-    let surroundings =
-        Surroundings { home: home.as_deref(), private: start.private, search: search.as_deref() };
-    let files: Vec<PathBuf> = start.arguments.iter().map(PathBuf::from).collect();
-    let program = Program::find(start.program, &files, surroundings)?;
+    let program = find_program(start)?;
     let mut view = View::default();
     view.entries.extend(system::entries());
     for path in system::PROGRAMS {
@@ -128,11 +126,20 @@ pub fn walls(profile: &Profile, start: &Start<'_>) -> Result<(Walls, PathBuf), W
     Ok((walls, program.path))
 }
 
+/// The files that the program of a start needs.
+pub(crate) fn find_program(start: &Start<'_>) -> Result<Program, ProgramError> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let search = std::env::var_os("PATH");
+    let surroundings =
+        Surroundings { home: home.as_deref(), private: start.private, search: search.as_deref() };
+    let files: Vec<PathBuf> = start.arguments.iter().map(PathBuf::from).collect();
+    Program::find(start.program, &files, surroundings)
+}
+
 /// The environment of a confined server: that of an ordinary one, with its own directories and user, unless they are injected.
 pub fn environment(inherited: Vec<Variable>, injected: &[OsString]) -> Vec<Variable> {
-    let own = [("HOME", HOME), ("TMPDIR", TEMPORARY), ("USER", USER), ("LOGNAME", USER)];
     let mut environment = inherited;
-    for (name, value) in own {
+    for (name, value) in OWN_VARIABLES {
         if injected.iter().any(|other| other == name) {
             continue;
         }

@@ -84,7 +84,33 @@ enum HostProblem {
     Wildcard,
 }
 
+/// Which addresses an entry leads to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReachedAddresses {
+    /// The address that is written.
+    Itself,
+    /// The sidecar's own machine.
+    ThisMachine,
+    /// The name's public addresses.
+    Public,
+    /// The name's addresses, also those of private networks.
+    PublicAndPrivate,
+}
+
 impl AllowedHost {
+    pub fn addresses(&self) -> ReachedAddresses {
+        match &self.pattern {
+            HostPattern::Address(_) => ReachedAddresses::Itself,
+            HostPattern::Localhost => ReachedAddresses::ThisMachine,
+            HostPattern::Below(_, Reach::Public) | HostPattern::Name(_, Reach::Public) => {
+                ReachedAddresses::Public
+            }
+            HostPattern::Below(_, Reach::Private) | HostPattern::Name(_, Reach::Private) => {
+                ReachedAddresses::PublicAndPrivate
+            }
+        }
+    }
+
     /// The name, if the entry is about a single one that is looked up.
     pub(crate) fn name(&self) -> Option<&HostName> {
         match &self.pattern {

@@ -50,7 +50,7 @@ mod shared;
 mod tasks;
 
 pub use event::{Ending, Event, LimitReached, Observer, Peer, Refusal, ThroughPrivate, Traffic};
-pub use host::{AllowedHost, InvalidHost};
+pub use host::{AllowedHost, InvalidHost, ReachedAddresses};
 pub use limits::Limits;
 pub use plan::{MAX_HOSTS, Plan, PlanError};
 pub use pool::{AddressPool, InvalidPool};

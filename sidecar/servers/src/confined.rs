@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cofferdam_confine::{self as confine, Home, OwnDirectories, Start};
 use cofferdam_egress::{AddressPool, Egress, Plan};
 use cofferdam_net::SystemResolver;
-use cofferdam_process::{self as process, Launch, Proc, ServerProcess, Variable};
+use cofferdam_process::{self as process, Launch, PathObserver, Proc, ServerProcess, Variable};
 
 use crate::network_events::NetworkObserver;
 use crate::spec::{Confinement, ServerLimits};
@@ -36,6 +36,7 @@ pub(crate) struct ConfinedStart<'a> {
     pub(crate) directories: &'a WorkingDirectories,
     pub(crate) limits: &'a ServerLimits,
     pub(crate) observer: Arc<NetworkObserver>,
+    pub(crate) path_observer: Option<Arc<dyn PathObserver>>,
 }
 
 /// Starts the process and serves its network.
@@ -68,7 +69,7 @@ async fn start_process(
         Home::Private => None,
     };
     let attempt = |proc: Proc| {
-        let (walls, program) = confine::walls(
+        let (mut walls, program) = confine::walls(
             &confinement.profile,
             &Start {
                 program: &path,
@@ -87,6 +88,9 @@ async fn start_process(
                 proc,
             },
         )?;
+        if start.path_observer.is_some() {
+            walls.observed_calls = confine::observed_calls();
+        }
         let directory = Some(start.directory.unwrap_or(Path::new(confine::HOME)).to_owned());
         let (args, environment) = (start.arguments.clone(), environment.clone());
         Ok::<_, StartError>(Launch {
@@ -97,12 +101,13 @@ async fn start_process(
             walls: Some(walls),
         })
     };
+    let launch = |proc| launch(attempt(proc), start.path_observer.clone());
     if PROC_REFUSED.load(Ordering::Relaxed) {
-        return Ok(process::launch(attempt(Proc::Empty)?).await?);
+        return launch(Proc::Empty).await;
     }
-    match process::launch(attempt(Proc::Own)?).await {
-        Err(error) if error.is_refused_proc() => {
-            let server = process::launch(attempt(Proc::Empty)?).await?;
+    match launch(Proc::Own).await {
+        Err(StartError::Launch(error)) if error.is_refused_proc() => {
+            let server = launch(Proc::Empty).await?;
             PROC_REFUSED.store(true, Ordering::Relaxed);
             tracing::warn!(
                 "confined servers have an empty /proc: the kernel refuses to mount one, because a container around the \
@@ -110,6 +115,16 @@ async fn start_process(
             );
             Ok(server)
         }
-        other => Ok(other?),
+        other => other,
     }
+}
+
+async fn launch(
+    launch: Result<Launch, StartError>,
+    path_observer: Option<Arc<dyn PathObserver>>,
+) -> Result<ServerProcess, StartError> {
+    Ok(match path_observer {
+        None => process::launch(launch?).await?,
+        Some(observer) => process::launch_observed(launch?, observer).await?,
+    })
 }

@@ -7,6 +7,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `confined` | the start of a confined server |
+//! | [`confined_view`] | what such a start would give the server |
 //! | `event` | what a link's servers report to its pipeline |
 //! | `generation` | one process, from its start to its end |
 //! | [`grant_limits`] | how many processes, starts and links a grant may have, shared fairly among its sandboxes |
@@ -34,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 mod confined;
+pub mod confined_view;
 mod event;
 mod generation;
 pub mod grant_limits;

@@ -20,6 +20,8 @@ pub struct NetworkEvent<'a> {
     pub kind: NetworkEventKind,
     /// For people: which host, and what happened. The server chose the names in it.
     pub detail: &'a str,
+    /// Of a refusal: the entry of `confine.hosts` that would allow it, if there is one.
+    pub lacks: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -43,6 +45,7 @@ pub(crate) struct NetworkObserver {
 impl Observer for NetworkObserver {
     fn event(&self, event: Event) {
         let Self { server, link, events } = self;
+        let mut lacks = None;
         let (kind, detail) = match event {
             Event::Opened(peer) => {
                 tracing::debug!(%server, %link, host = peer.host, port = peer.port, "connection of a server");
@@ -67,18 +70,19 @@ impl Observer for NetworkObserver {
                 (NetworkEventKind::Failed, detail)
             }
             Event::Refused { refusal, unreported } => {
-                let detail = refused(server, &refusal);
+                lacks = refusal.entry();
+                let detail = refused(server, &refusal, lacks.as_deref());
                 let left_out = unreported;
                 tracing::warn!(%server, %link, left_out, detail, "a connection of a server was refused");
                 (NetworkEventKind::Refused, detail)
             }
         };
-        events.record(&NetworkEvent { server, kind, detail: &detail });
+        events.record(&NetworkEvent { server, kind, detail: &detail, lacks: lacks.as_deref() });
     }
 }
 
-fn refused(server: &Name, refusal: &Refusal) -> String {
-    match refusal.entry() {
+fn refused(server: &Name, refusal: &Refusal, entry: Option<&str>) -> String {
+    match entry {
         Some(entry) => format!("{refusal}: `servers.{server}.confine.hosts` lacks `{entry}`"),
         None => refusal.to_string(),
     }

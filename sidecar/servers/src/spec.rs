@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cofferdam_confine::Profile;
+use cofferdam_confine::manifest::{Given, Manifest};
 use cofferdam_egress::AllowedHost;
 use cofferdam_net::AddressPolicy;
 use cofferdam_policy::{Glob, Rules};
@@ -219,6 +220,20 @@ pub struct StdioServer {
     pub confinement: Option<Confinement>,
 }
 
+impl StdioServer {
+    /// What the server is given, with the scopes of its tools, in the terms of a manifest; `None` if it is not confined.
+    pub fn given(&self, scopes: &[Arc<Scope>]) -> Option<Given<'_>> {
+        let confinement = self.confinement.as_ref()?;
+        let of_scopes = scopes.iter().flat_map(|scope| scope.env.keys());
+        Some(Given {
+            profile: &confinement.profile,
+            directory: self.directory.as_deref(),
+            hosts: confinement.hosts.len(),
+            variables: self.env.keys().chain(of_scopes).collect::<BTreeSet<_>>().len(),
+        })
+    }
+}
+
 /// What a confined server may reach.
 #[derive(Debug)]
 pub struct Confinement {
@@ -227,6 +242,8 @@ pub struct Confinement {
     pub hosts: Vec<AllowedHost>,
     /// The sidecar's own files, which no confined server sees.
     pub hidden: Arc<[PathBuf]>,
+    /// The bound that the server declares of itself. The profile, the hosts and the variables are within it.
+    pub manifest: Option<Box<Manifest>>,
 }
 
 #[derive(Debug)]

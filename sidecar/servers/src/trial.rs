@@ -1,7 +1,9 @@
 //! A trial of one server: its process is started or its URL called, it answers the handshake and lists its tools, and it ends.
 //!
-//! What must stay true: a trial calls no tool; it ends within its limits, and the process with all its descendants has ended
+//! What must stay true: a trial sends nothing else but a recorded use that it is given, so by itself it calls no tool; it ends within its limits, and the process with all its descendants has ended
 //! before the result is returned.
+
+mod replay;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use relay_proto::{json, mcp};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+pub use self::replay::{Answer, RecordedRequest, RecordedUse};
 use crate::event::Event;
 use crate::launcher::Launcher;
 use crate::outbound::Outbound;
@@ -29,6 +32,8 @@ pub struct Trial {
     /// From the start to the last page of the list.
     pub listed: Duration,
     pub tools: ToolNames,
+    /// To the recorded use, in its order.
+    pub answers: Vec<Answer>,
     /// The first line on stdout that is not MCP, not scrubbed yet.
     pub stray_output: Option<Vec<u8>>,
 }
@@ -70,8 +75,8 @@ const REVISION: &str = "2025-11-25";
 /// How a request without a handshake names its revision.
 const STATELESS_REVISION: &str = "2026-07-28";
 
-/// Starts the server and talks to it as a harness does that calls nothing.
-pub async fn try_server(launcher: Launcher) -> Result<Trial, TrialError> {
+/// Starts the server and talks to it as a harness does: the handshake, the list of its tools, then the recorded use.
+pub async fn try_server(launcher: Launcher, recorded: &RecordedUse) -> Result<Trial, TrialError> {
     let began = Instant::now();
     let (limit, grace) = (launcher.limits.start_timeout, launcher.limits.stop_grace);
     // The limit applies to secrets and start too: a program that reads a secret may hang.
@@ -86,7 +91,7 @@ pub async fn try_server(launcher: Launcher) -> Result<Trial, TrialError> {
         }
     };
     let mut conversation = Conversation { upstream: &mut upstream, began, limit, stray_output: None };
-    let result = conversation.run().await;
+    let result = conversation.run(recorded).await;
     // Descendants that are still dying belong to the keeper, which kills them.
     let _ = upstream.end(grace).await;
     result
@@ -107,7 +112,15 @@ enum Reply {
 }
 
 impl Conversation<'_> {
-    async fn run(&mut self) -> Result<Trial, TrialError> {
+    async fn run(&mut self, recorded: &RecordedUse) -> Result<Trial, TrialError> {
+        let mut trial = self.list_tools().await?;
+        trial.answers = self.replay(recorded).await?;
+        trial.stray_output = self.stray_output.take();
+        Ok(trial)
+    }
+
+    /// The handshake, and the list of tools.
+    async fn list_tools(&mut self) -> Result<Trial, TrialError> {
         let id = text_id("1");
         let initialize = request(
             &id,
@@ -148,9 +161,9 @@ impl Conversation<'_> {
         Ok(self.trial(software, handshake, tools))
     }
 
-    fn trial(&mut self, software: String, handshake: Duration, tools: ToolNames) -> Trial {
-        let stray_output = self.stray_output.take();
-        Trial { software, handshake, listed: self.began.elapsed(), tools, stray_output }
+    fn trial(&self, software: String, handshake: Duration, tools: ToolNames) -> Trial {
+        let listed = self.began.elapsed();
+        Trial { software, handshake, listed, tools, answers: Vec::new(), stray_output: None }
     }
 
     async fn list(&mut self, params: Value) -> Result<ToolNames, TrialError> {

@@ -30,9 +30,14 @@ impl WorkingDirectories {
         Self(state_dir.join("servers"))
     }
 
-    /// The directory of this server. Only the sidecar's user can open it.
+    /// Where the directory of this server is, or will be.
+    pub(crate) fn path_of(&self, server: &Name) -> PathBuf {
+        self.0.join(server.as_str())
+    }
+
+    /// The directory of this server, which is made if it does not exist. Only the sidecar's user can open it.
     pub(crate) fn of(&self, server: &Name) -> Result<PathBuf, WorkingDirectoryError> {
-        let directory = self.0.join(server.as_str());
+        let directory = self.path_of(server);
         match DirBuilder::new().recursive(true).mode(0o700).create(&directory) {
             Ok(()) => Ok(directory),
             Err(source) => Err(WorkingDirectoryError { directory, source }),

@@ -145,6 +145,7 @@ impl CallerContext {
                 session: Arc::clone(&session.id),
             },
             network_events: Arc::new(NetworkAudit { session: Arc::clone(session), link: Arc::clone(link) }),
+            path_observer: None,
         };
         let launcher = Launcher::new(
             Arc::clone(server),

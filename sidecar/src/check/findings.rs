@@ -77,6 +77,11 @@ impl<'a> Findings<'a> {
         });
     }
 
+    /// Whether the file sets this key, which is given as in [`Self::add`].
+    pub(crate) fn is_written(&self, key: &[&str]) -> bool {
+        config::line_of(self.file, key).is_some()
+    }
+
     /// Sorts the findings by their lines; those without a line come last.
     pub(crate) fn sort(&mut self) {
         self.list.sort_by_key(|finding| finding.line.unwrap_or(usize::MAX));

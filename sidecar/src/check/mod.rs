@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`findings`] | what was found, as lines or as JSON |
 //! | `secrets` | the sources of secrets, and the fields that templates use |
+//! | `manifests` | permissions that a manifest allows and nothing refines |
 //! | `files` | programs, directories, certificates and keys |
 //! | [`online`] | whether Vault is set up for the configuration |
 //! | [`vault_needs`] | what a configuration needs in Vault |
@@ -14,6 +15,7 @@
 
 mod files;
 pub(crate) mod findings;
+mod manifests;
 pub(crate) mod online;
 mod secrets;
 pub(crate) mod vault_needs;
@@ -28,6 +30,7 @@ pub(crate) fn check_host<'a>(file: &'a Path, config: &Config, severity: Severity
     let mut findings = Findings::new(file, severity);
     secrets::check(config, &mut findings);
     files::check(config, &mut findings);
+    manifests::check(config, &mut findings);
     findings.sort();
     findings
 }

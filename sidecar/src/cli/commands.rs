@@ -30,6 +30,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Command::Audit(command) => super::audit::run(file, command),
         Command::Check(check_arguments) => super::check::run(file, &check_arguments),
         Command::Completions(arguments) => super::shell_files::print_completions(&arguments),
+        Command::Confine(command) => super::confine::run(file, &command),
         Command::Demo(demo_arguments) => {
             demo::run(demo_arguments.shim).map_err(|error| Failure::new(demo_exit_code(&error), error))
         }

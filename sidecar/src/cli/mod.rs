@@ -9,6 +9,7 @@
 //! | [`audit_lines`] | the layout of records of the audit |
 //! | [`commands`] | the other commands |
 //! | [`check`] | `check`: the configuration, and what it refers to on this host |
+//! | [`confine`] | `confine`: what a confined server gets, and whether that suffices |
 //! | [`doctor`] | `doctor`: looks for what is wrong |
 //! | [`harness`] | `harness`: entries of harnesses' settings that start the shim |
 //! | [`import`] | `import`: moves servers and secrets from harnesses' settings |
@@ -30,6 +31,7 @@ mod audit;
 mod audit_lines;
 mod check;
 mod commands;
+mod confine;
 mod doctor;
 mod harness;
 mod import;

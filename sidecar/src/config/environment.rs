@@ -1,4 +1,4 @@
-//! The inputs of a check besides the configuration file: environment variables, the user id and certificate files. They
+//! The inputs of a check besides the configuration file: environment variables, the user id, certificate files and manifests. They
 //! are passed in, so that a check has no hidden inputs.
 
 use std::ffi::OsString;
@@ -7,6 +7,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use cofferdam_confine::manifest;
 
 const FILE_NAME: &str = "cofferdam.toml";
 
@@ -17,6 +19,7 @@ pub struct Environment {
     lookup_variable: Box<LookupVariable>,
     user: u32,
     read_file: Box<ReadFile>,
+    read_manifest: Box<ReadFile>,
 }
 
 type LookupVariable = dyn Fn(&str) -> Option<OsString> + Send + Sync;
@@ -54,7 +57,12 @@ impl Environment {
     /// An environment without files.
     pub fn new(user: u32, variable: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static) -> Self {
         let file = |_: &Path| Err(io::ErrorKind::NotFound.into());
-        Self { lookup_variable: Box::new(variable), user, read_file: Box::new(file) }
+        Self {
+            lookup_variable: Box::new(variable),
+            user,
+            read_file: Box::new(file),
+            read_manifest: Box::new(file),
+        }
     }
 
     #[must_use]
@@ -62,13 +70,24 @@ impl Environment {
         Self { read_file: Box::new(file), ..self }
     }
 
+    #[must_use]
+    pub fn with_manifests(self, file: impl Fn(&Path) -> io::Result<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self { read_manifest: Box::new(file), ..self }
+    }
+
     /// The environment of this process.
     pub fn of_process() -> Self {
-        Self::new(nix::unistd::getuid().as_raw(), |name| std::env::var_os(name)).with_files(read_certificates)
+        Self::new(nix::unistd::getuid().as_raw(), |name| std::env::var_os(name))
+            .with_files(read_certificates)
+            .with_manifests(manifest::read_file)
     }
 
     pub(super) fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         (self.read_file)(path)
+    }
+
+    pub(super) fn read_manifest(&self, path: &Path) -> io::Result<Vec<u8>> {
+        (self.read_manifest)(path)
     }
 
     /// Where the configuration is created if there is none.

@@ -106,6 +106,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     text.parse::<quantities::RawSize>().map(|size| size.0).map_err(|error| error.to_string())
 }
 
+/// A size as in the file, in the largest unit that is exact.
+pub(crate) fn format_size(bytes: u64) -> String {
+    quantities::RawSize(bytes).to_string()
+}
+
 /// Checks a text as if it were the file at `path`, with the defaults of this process's user.
 pub fn check_text(text: &str, path: &Path) -> Result<Config, Problems> {
     check_text_in(text, path, &Environment::of_process())

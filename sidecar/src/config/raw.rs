@@ -221,6 +221,8 @@ pub(super) struct RawServer {
     pub(super) files: Option<Spanned<BTreeMap<Spanned<String>, Spanned<String>>>>,
     /// What the process may reach on this host: a table, which confines it, or `off`. Default: `off`.
     pub(super) confine: Option<Spanned<RawConfine>>,
+    /// A file with the server's AgentManifest, which bounds what `confine`, `cwd` and `env` may give it. It gives nothing by itself.
+    pub(super) manifest: Option<Spanned<String>>,
     /// The directory in which the process starts; a relative path starts at the configuration's directory. Default: a directory
     /// of the server's own in `state-dir`, empty at first.
     pub(super) cwd: Option<Spanned<String>>,

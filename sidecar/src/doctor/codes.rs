@@ -66,6 +66,11 @@ pub(super) const CODES: &[Code] = &[
     code("program-not-executable", Sysexit::Configuration, NO_SERVER),
     code("directory-missing", Sysexit::Configuration, NO_SERVER),
     code("directory-not-writable", Sysexit::CannotCreate, NO_START),
+    code(
+        "permission-unrefined",
+        Sysexit::Configuration,
+        "the server may fail where it needs what its manifest asks for",
+    ),
     code("vault-ok", Sysexit::Unavailable, ""),
     code("vault-unreachable", Sysexit::Unavailable, NO_LOGIN),
     code("vault-sealed", Sysexit::Unavailable, NO_LOGIN),
@@ -210,6 +215,7 @@ mod tests {
         include_str!("vault.rs"),
         include_str!("../check/files.rs"),
         include_str!("../check/findings.rs"),
+        include_str!("../check/manifests.rs"),
         include_str!("../check/secrets.rs"),
     ];
 

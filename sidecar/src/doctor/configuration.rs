@@ -9,7 +9,8 @@ use crate::check::findings::{CONFIG_INVALID, Severity as CheckSeverity, count};
 use crate::config::{self, Config, Environment};
 
 /// Findings of `check` that may be wrong about a sidecar with another environment, or that keep nothing from working.
-const WARNINGS: [&str; 3] = ["secret-unset", "secret-exposed-to-group", "secret-guessable"];
+const WARNINGS: [&str; 4] =
+    ["permission-unrefined", "secret-unset", "secret-exposed-to-group", "secret-guessable"];
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The configuration, if there is one, and its path, if that is known.

@@ -6,62 +6,29 @@
 //! opened, and tokens that it has recorded are not revoked.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cofferdam_audit::{self as audit, Audit};
-use cofferdam_base::memory::MemoryAccount;
-use cofferdam_base::text::{error_chain, visible_lines};
+use cofferdam_base::text::visible_lines;
 use cofferdam_scrub::Scrubber;
-use cofferdam_secrets::files::FileStore;
 use cofferdam_servers::spec::{ServerKind, ServerSpec};
-use cofferdam_servers::stderr_files::{StderrFollower, StderrRecord, StderrSink, stderr_directory};
-use cofferdam_servers::trial::{ToolNames, Trial, TrialError, try_server};
-use cofferdam_servers::{HostResources, Launcher};
-use cofferdam_vault::RemainingLinks;
+use cofferdam_servers::trial::{RecordedUse, ToolNames, Trial, TrialError};
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use relay_proto::name::Name;
-use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::finding::Findings;
 use super::vault::VaultState;
 use crate::check::findings::count;
 use crate::config::Config;
-use crate::session::principal::{Enrolled, EnrolledBy, Principal};
-use crate::session::{Context, NetworkAudit, Session};
+use crate::trials::{self, Trials, TrialsError, VaultUse, grant_of};
 
 /// Servers that are tried at once: enough to be quick, few enough that a small host is not busy.
 pub(super) const AT_ONCE: usize = 4;
-/// How long a trial's credentials may live if they cannot be revoked.
-const CREDENTIAL_LIFETIME: Duration = Duration::from_secs(300);
-/// For the end of all processes and tokens.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
-const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 const EXCERPT_CHARACTERS: usize = 160;
 /// Of an error that a server answered with.
 const MESSAGE_CHARACTERS: usize = 300;
-
-/// A directory for the trials, with the audit, the working directories and the stderr of the servers. Removed on drop.
-struct ScratchState(PathBuf);
-
-impl ScratchState {
-    fn create() -> std::io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        let path = std::env::temp_dir().join(cofferdam_base::random::id("cofferdam-doctor-"));
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for ScratchState {
-    fn drop(&mut self) {
-        // A server may have made files there that this user cannot remove; they are in the directory for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A server, and what its trial had as a result.
 struct Tried {
@@ -80,32 +47,21 @@ pub(super) async fn probe(
     stopped: &CancellationToken,
     findings: &mut Findings,
 ) {
-    let scratch = match ScratchState::create() {
-        Ok(scratch) => scratch,
+    let use_vault = if vault == VaultState::Usable { VaultUse::LogIn } else { VaultUse::Leave };
+    let trials = match Trials::open(path, use_vault, "doctor") {
+        Ok(trials) => trials,
         Err(error) => {
-            let next = "make room in the directory for temporary files, or set TMPDIR to another";
-            findings.warning(
-                "server-not-tried",
-                "servers",
-                format!("no directory for the trials: {error}"),
-                next,
-            );
+            let next = match &error {
+                TrialsError::Scratch(_) => {
+                    "make room in the directory for temporary files, or set TMPDIR to another"
+                }
+                TrialsError::Context(_) => "correct this, then run `cofferdam doctor` again",
+            };
+            findings.warning("server-not-tried", "servers", error.to_string(), next);
             return;
         }
     };
-    let context = match open(path, &scratch, vault) {
-        Ok(context) => context,
-        Err(why) => {
-            findings.warning(
-                "server-not-tried",
-                "servers",
-                why,
-                "correct this, then run `cofferdam doctor` again",
-            );
-            return;
-        }
-    };
-    let config = context.config.load_full();
+    let config = trials.context.config.load_full();
     let mut to_try = Vec::new();
     for server in config.servers.values() {
         match why_not(server, &config, vault) {
@@ -115,16 +71,16 @@ pub(super) async fn probe(
             None => to_try.push(Arc::clone(server)),
         }
     }
-    let trials = stream::iter(to_try).map(|server| try_one(&context, &config, server));
+    let tried = stream::iter(to_try).map(|server| try_one(&trials, server));
     // At an interruption the trials are dropped, which ends their processes.
     let mut tried: Vec<Tried> = tokio::select! {
-        tried = trials.buffer_unordered(AT_ONCE).collect() => tried,
+        tried = tried.buffer_unordered(AT_ONCE).collect() => tried,
         () = stopped.cancelled() => Vec::new(),
     };
-    end(&context).await;
+    trials.end().await;
     tried.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
     for tried in &tried {
-        report(tried, &stderr_directory(&scratch.0), findings);
+        report(tried, &trials, findings);
     }
     for server in config.servers.values() {
         if grant_of(&server.name, &config).is_none() {
@@ -137,20 +93,6 @@ pub(super) async fn probe(
             );
         }
     }
-}
-
-/// A context like the daemon's, with the state in a directory of its own.
-fn open(path: &Path, scratch: &ScratchState, vault: VaultState) -> Result<Arc<Context>, String> {
-    let mut config = crate::config::load(path).map_err(|problems| problems.to_string())?;
-    config.state_dir.clone_from(&scratch.0);
-    if vault != VaultState::Usable {
-        config.vault = None;
-    }
-    let files = FileStore::open().map_err(|error| error_chain(&error))?;
-    let audit = Audit::open(config.audit_options(audit::WriteBy::Caller));
-    let audit = audit.map_err(|error| error_chain(&error))?;
-    let context = Context::new(config, audit, files, Arc::default());
-    context.map(Arc::new).map_err(|error| error_chain(&error))
 }
 
 /// Why a server is not tried, and what to do.
@@ -169,72 +111,22 @@ fn why_not(server: &ServerSpec, config: &Config, vault: VaultState) -> Option<(S
     Some((format!("it needs the secret `{from_vault}` from Vault"), next.to_owned()))
 }
 
-fn grant_of(server: &Name, config: &Config) -> Option<Name> {
-    config.grants.values().find(|grant| grant.servers.contains(server)).map(|grant| grant.name.clone())
-}
-
-async fn try_one(context: &Arc<Context>, config: &Arc<Config>, server: Arc<ServerSpec>) -> Tried {
-    let grant = grant_of(&server.name, config).unwrap_or_else(|| server.name.clone());
-    let enrolment = Enrolled {
-        id: cofferdam_base::random::id("doctor").into(),
-        name: "cofferdam doctor".into(),
-        expires: Instant::now() + CREDENTIAL_LIFETIME,
-        kind: EnrolledBy::Connection,
-        next_step: "",
-    };
-    let principal = Principal { grant, enrolment: Some(enrolment), uid: None };
-    let session = Arc::new(Session::new(context, &principal));
-    session.enter();
-    let host = HostResources {
-        sandbox_limits: session.sandbox_limits.clone(),
-        memory: MemoryAccount::new(usize::try_from(config.limits.link_memory).unwrap_or(usize::MAX)),
-        files: context.files.clone(),
-        tasks: context.tasks.clone(),
-        working_directories: context.server_state.directories.clone(),
-        stderr: StderrSink { files: context.server_state.stderr.clone(), session: Arc::clone(&session.id) },
-        network_events: Arc::new(NetworkAudit { session: Arc::clone(&session), link: "doctor".into() }),
-    };
-    let launcher = Launcher::new(
-        Arc::clone(&server),
-        (&config.limits).into(),
-        Arc::clone(&config.secrets),
-        Arc::clone(&session.credentials),
-        host,
-        "doctor".into(),
-    );
-    let result = try_server(launcher).await;
-    let scrubber = session.credentials.scrubber();
+async fn try_one(trials: &Trials, server: Arc<ServerSpec>) -> Tried {
+    let trials::Tried { result, scrubber } = trials.run(&server, &RecordedUse::default(), None).await;
     let stray = match &result {
         Ok(trial) => trial.stray_output.as_deref(),
         Err(error) => error.stray_output(),
     };
     let stray_output = stray.map(|line| excerpt(&String::from_utf8_lossy(&scrubber.text(line).bytes)));
-    if session.leave() == RemainingLinks::None
-        && let Some(vault) = &session.vault
-    {
-        // What is not revoked by then is revoked when the probe ends, or expires.
-        vault.end(Instant::now() + END_TIMEOUT).await;
-    }
     let result = result.map_err(|error| shortened(error.map_text(|text| scrubber.name(&text).into_owned())));
     Tried { spec: server, result, scrubber, stray_output }
 }
 
-/// Ends what the trials have left.
-async fn end(context: &Context) {
-    if let Some(vault) = &context.vault {
-        vault.end().await;
-    }
-    context.tasks.close();
-    // Tasks that end processes; the keepers kill the processes in any case.
-    let _ = timeout(END_TIMEOUT, context.tasks.wait()).await;
-    context.server_state.stderr.finish(STDERR_TIMEOUT);
-}
-
-fn report(tried: &Tried, stderr: &Path, findings: &mut Findings) {
+fn report(tried: &Tried, trials: &Trials, findings: &mut Findings) {
     let name = &tried.spec.name;
     let about = format!("server {name}");
-    let last_line = || match last_stderr(stderr, name) {
-        Some(line) => format!("; its last line on stderr: `{line}`"),
+    let last_line = || match trials.last_stderr(name) {
+        Some(line) => format!("; its last line on stderr: `{}`", excerpt(&line)),
         None => String::new(),
     };
     let on_stdout = || match &tried.stray_output {
@@ -339,12 +231,6 @@ fn report_rules(tried: &Tried, names: &BTreeSet<String>, about: &str, findings: 
         let what = format!("the rule `{rule}` matches none of its {}", count(names.len(), "tool"));
         findings.warning("rule-matches-nothing", about, what, next);
     }
-}
-
-/// The last line of the server's stderr, which is scrubbed.
-fn last_stderr(directory: &Path, server: &Name) -> Option<String> {
-    let line = StderrFollower::from_start(directory, server).ok()?.last(1).ok()?.pop_back()?;
-    Some(excerpt(StderrRecord::parse(&line)?.text()?))
 }
 
 /// An error of the server's own may have any length.

@@ -316,6 +316,13 @@ impl World {
         self.builder.write(&self.layout);
     }
 
+    /// What the commands promise that need no sidecar.
+    #[track_caller]
+    pub fn assert_nothing_is_in_the_state_directory(&self) {
+        let found: Vec<_> = std::fs::read_dir(&self.layout.state).into_iter().flatten().flatten().collect();
+        assert!(found.is_empty(), "{found:?}");
+    }
+
     /// Fills the tmpfs of the state directory (see [`Builder::state_on_tmpfs`]) to the last byte.
     #[track_caller]
     pub fn fill_the_state_directory(&self) {

@@ -163,6 +163,20 @@ fn a_program_or_directory_that_is_missing_is_found() {
 }
 
 #[test]
+fn a_permission_that_nothing_refines_is_a_warning() {
+    let manifest = tempfile::NamedTempFile::new().expect("make a file");
+    let permissions = "[\"mcp.ac.network.client\", \"mcp.ac.system.exec\"]";
+    fs::write(manifest.path(), format!("{{\"permissions\": {permissions}}}")).expect("write the manifest");
+    let bounded = Server::command(["/usr/bin/false"])
+        .confined()
+        .line(&format!("manifest = {:?}", manifest.path().display().to_string()));
+    let examined = examine(&prepared(sound().server("bounded", bounded)));
+    let next = "add a line such as `hosts = [\"api.example.com:443\"]` to `servers.bounded.confine`";
+    examined.assert_warning("permission-unrefined", "servers.bounded.manifest", "`confine.hosts`", next);
+    assert_eq!(examined.with_code("permission-unrefined").len(), 1, "{:#}", examined.report);
+}
+
+#[test]
 fn the_text_for_a_person_has_the_same_findings_and_fits_the_terminal() {
     let world = prepared(sound().server("gone", Server::command(["/nonexistent/server"])));
     let mut command = doctor(&world);

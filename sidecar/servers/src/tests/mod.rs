@@ -205,6 +205,7 @@ impl LinkFixture {
                 session: "s1".into(),
             },
             network_events: Arc::new(crate::network_events::NoEvents),
+            path_observer: None,
         };
         let specs = Arc::new(secret_specs());
         let launcher = Launcher::new(setup.spec(), limits(), specs, credentials, host, "l1".into());

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use cofferdam_base::memory::MemoryAccount;
-use cofferdam_process::{self as process, Launch, ServerProcess};
+use cofferdam_process::{self as process, Launch, PathObserver, ServerProcess};
 use cofferdam_secrets::files::FileStore;
 use cofferdam_secrets::{fill_arguments, fill_environment};
 use tokio_util::task::TaskTracker;
@@ -54,6 +54,8 @@ pub struct HostResources {
     pub stderr: StderrSink,
     /// Records what confined servers do in their networks.
     pub network_events: Arc<dyn NetworkEvents>,
+    /// Is told of the paths that confined servers ask for. Set for trials only: it makes them slower.
+    pub path_observer: Option<Arc<dyn PathObserver>>,
 }
 
 /// Asks the grant's limits whether the sandbox may have one more process.
@@ -128,6 +130,7 @@ impl StartContext<'_> {
                         link: Arc::clone(self.link),
                         events: Arc::clone(&self.host.network_events),
                     }),
+                    path_observer: self.host.path_observer.clone(),
                 };
                 let (process, network) = confined::start(confinement, start).await?;
                 resources.network = Some(network);

@@ -1,6 +1,7 @@
 //! The commands and options of the command line.
 
 mod attach;
+mod confine;
 mod import;
 
 use std::ffi::OsString;
@@ -14,6 +15,7 @@ pub(super) use attach::{
     PlatformOptions, ViaArgument,
 };
 
+pub(super) use confine::{ConfineCommand, ConfineShowArguments, ConfineTestArguments};
 pub(super) use import::{DestinationArgument, HarnessArguments, HarnessNameArgument, ImportArguments};
 
 use crate::config;
@@ -58,6 +60,9 @@ bash reads it from ~/.local/share/bash-completion/completions/cofferdam, zsh fro
 its `fpath`, fish from ~/.config/fish/completions/cofferdam.fish.\n\n\
 Example: cofferdam completions bash")]
     Completions(CompletionsArguments),
+    /// Show what a confined server gets, and test whether that suffices
+    #[command(subcommand, after_help = "Example: cofferdam confine show github")]
+    Confine(ConfineCommand),
     /// Show a tool call with a credential that the sandbox never sees; needs no configuration
     #[command(after_help = "Example: cofferdam demo")]
     Demo(DemoArguments),

@@ -44,7 +44,8 @@ pub(super) fn check_confine(
     };
     let (memory, pids) = (memory.map(|size| size.0), pids.map(|count| count.0));
     let profile = Profile { read, write, exec, home, memory, pids };
-    Some(Confinement { profile, hosts, hidden: Arc::clone(hidden) })
+    // The manifest is read when the whole server is known.
+    Some(Confinement { profile, hosts, hidden: Arc::clone(hidden), manifest: None })
 }
 
 fn check_hosts(checker: &mut Checker<'_, '_>, key: &str, written: Vec<Spanned<String>>) -> Vec<AllowedHost> {

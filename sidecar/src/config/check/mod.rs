@@ -9,6 +9,7 @@ mod admin_tls;
 mod confine;
 mod grants;
 mod http_server;
+mod manifest;
 mod paths;
 mod platforms;
 mod port;

@@ -10,7 +10,7 @@ use cofferdam_servers::spec::{Confinement, Reload, Replace, Retry, ServerKind, S
 use relay_proto::name::Name;
 
 use super::scopes::ServerEntries;
-use super::{Checker, Section, confine, http_server, scopes, secrets, span_of, written_keys};
+use super::{Checker, Section, confine, http_server, manifest, scopes, secrets, span_of, written_keys};
 use crate::config::document::dotted;
 use crate::config::raw::{RawArgvSecrets, RawReload, RawReplace, RawServer};
 use crate::config::spanned::Spanned;
@@ -68,12 +68,16 @@ fn check_server(
     let replace = raw.replace.as_ref().map(|replace| replace.value).map_or_else(Replace::default, Into::into);
     let reload = check_reload(checker, &table, written, &raw);
     let scopes = raw.scopes.take().map(|scopes| scopes.value).unwrap_or_default();
-    let kind = check_kind(checker, &table, written, raw, hidden);
+    let manifest = raw.manifest.clone();
+    let mut kind = check_kind(checker, &table, written, raw, hidden);
     let entries = kind.as_ref().map(|kind| match kind {
         ServerKind::Http(http) => ServerEntries::Headers(http),
         ServerKind::Stdio(stdio) => ServerEntries::Process(stdio),
     });
     let scopes = scopes::check_scopes(checker, &written.value, scopes, entries);
+    if let (Some(manifest), Some(kind)) = (&manifest, &mut kind) {
+        manifest::check_manifest(checker, &table, manifest, kind, &scopes);
+    }
     let rules = match scopes.is_empty() {
         true => rules,
         false => rules.with_credentials_per_tool(),
@@ -94,6 +98,7 @@ fn check_kind(
         ("cwd", span_of(&raw.cwd)),
         ("env", span_of(&raw.env)),
         ("files", span_of(&raw.files)),
+        ("manifest", span_of(&raw.manifest)),
         ("reload", span_of(&raw.reload)),
         ("replace", span_of(&raw.replace)),
     ]);

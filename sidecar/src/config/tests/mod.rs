@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod confine;
+mod manifest;
 mod platforms;
 mod relay;
 mod scopes;
@@ -19,7 +20,9 @@ use cofferdam_servers::spec::ServerKind;
 use super::*;
 
 fn environment() -> Environment {
-    Environment::new(1000, |name| (name == "HOME").then(|| "/home/ada".into())).with_files(certificates)
+    Environment::new(1000, |name| (name == "HOME").then(|| "/home/ada".into()))
+        .with_files(certificates)
+        .with_manifests(manifest::manifests)
 }
 
 /// Certificate files that the configurations of these tests name.
